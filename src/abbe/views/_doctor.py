@@ -29,7 +29,7 @@ def doctor_table(checks: Sequence[Check]) -> RenderableType:
         >>> from rich import print
         >>> print(abbe.views.doctor_table(checks))
         Python ok ...
-        Everything that abbe needs is there.
+        Everything abbe needs is installed.
     """
     table = new_table(show_header=False)
     for check in checks:
@@ -42,7 +42,7 @@ def doctor_table(checks: Sequence[Check]) -> RenderableType:
 
 def _summary(checks: Sequence[Check]) -> str:
     if failed := [check.name for check in checks if check.failed]:
-        return f"abbe cannot work as it should: see to {', '.join(failed)}."
-    fine = "Everything that abbe needs is there"
+        return f"abbe will not work properly: fix {', '.join(failed)}."
+    fine = "Everything abbe needs is installed"
     warned = [check.name for check in checks if check.state == "warning"]
-    return f"{fine}; look at {', '.join(warned)}." if warned else f"{fine}."
+    return f"{fine}; check {', '.join(warned)}." if warned else f"{fine}."

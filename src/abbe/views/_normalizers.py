@@ -70,9 +70,9 @@ def trials_table(trials: Sequence[NormalizerTrial]) -> RenderableType:
 
 
 def _heading(trial: NormalizerTrial) -> Text:
-    given = ", ".join(f"{name} = {_value(value)}" for name, value in trial.parameters.items())
+    parameters = ", ".join(f"{name} = {_value(value)}" for name, value in trial.parameters.items())
     title = Text(trial.spec, style="bold").append(f"  {trial.meaning}", style="not bold")
-    return title.append(f"\nparameters: {given or 'none'}; paper: {trial.paper}", style="not bold dim")
+    return title.append(f"\nparameters: {parameters or 'none'}; paper: {trial.paper}", style="not bold dim")
 
 
 def _bars(trial: NormalizerTrial) -> Table:

@@ -227,7 +227,7 @@ def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
     }  # fmt: skip
     for part, words in told.items():
         assert (words in page.text) == (part in changes), words
-    assert "No window was kept to look at." in page.text
+    assert "No window was kept for inspection." in page.text
 
 
 def test_the_line_and_the_facts() -> None:

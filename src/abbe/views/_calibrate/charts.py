@@ -151,7 +151,7 @@ def save_calibration_figures(calibration: Calibration, folder: str | os.PathLike
 
     Args:
         calibration: from `abbe.calibrate`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}

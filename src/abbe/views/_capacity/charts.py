@@ -151,7 +151,7 @@ def save_capacity_figures(study: Capacity, folder: str | os.PathLike[str]) -> li
 
     Args:
         study: from `abbe.capacity`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}

@@ -116,32 +116,32 @@ def about_lines(comparison: Comparison) -> list[str]:
 
 
 def _panel(rows: Sequence[Row], field: str, title: str, colour: alt.Color, theme: Theme) -> Spec | None:
-    there = [row for row in rows if row["loss"] is not None and (row[field] or 0) > 0]
-    if not there:
+    present = [row for row in rows if row["loss"] is not None and (row[field] or 0) > 0]
+    if not present:
         return None
     low, high = f"{field}_low", f"{field}_high"
-    across = _scale([x for x in numbers(there, field, low, high) if x > 0], WIDTH, 0.14, log=True)
-    up = _scale(numbers(there, "loss", "paired_low", "paired_high"), HEIGHT, 0.1)
+    across = _scale([x for x in numbers(present, field, low, high) if x > 0], WIDTH, 0.14, log=True)
+    up = _scale(numbers(present, "loss", "paired_low", "paired_high"), HEIGHT, 0.1)
     x = alt.X(f"{field}:Q", title=title, scale=alt.Scale(**across.domain), axis=alt.Axis(tickCount=4, format="~g"))
     y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(**up.domain), axis=alt.Axis(tickCount=6))
     change = (tip("loss_change_low", "difference from the baseline, from"), tip("loss_change_high", "to"))
     counted = [tip("counted", "counted", "N")] if field == "sensitivity_ratio" else []
     tips = [tip("full", "normalizer", "N"), tip(field, title), *counted, tip("loss"), *change]
-    points = source(there[::-1]).mark_point(filled=True, size=90, opacity=1)
+    points = source(present[::-1]).mark_point(filled=True, size=90, opacity=1)
     layers = [
-        *_frontier(there, field, x, y, theme),
-        *_bars(there, low, high, lambda bars: bars.encode(x=renamed(x, low), x2=f"{high}:Q", y=y, color=colour)),
-        *_bars(there, "paired_low", "paired_high",
+        *_frontier(present, field, x, y, theme),
+        *_bars(present, low, high, lambda bars: bars.encode(x=renamed(x, low), x2=f"{high}:Q", y=y, color=colour)),
+        *_bars(present, "paired_low", "paired_high",
                lambda bars: bars.encode(x=x, y=renamed(y, "paired_low"), y2="paired_high:Q", color=colour)),
         points.encode(x=x, y=y, color=colour, tooltip=tips),
-        *_names(there, field, across, up, x, y, theme),
+        *_names(present, field, across, up, x, y, theme),
     ]  # fmt: skip
     return panel(layers, f"loss against {title.partition(',')[0]}")
 
 
 def _bars(rows: Sequence[Row], low: str, high: str, drawn: Callable[[alt.Chart], alt.Chart]) -> list[alt.Chart]:
-    there = [row for row in rows if row[low] is not None and row[high] is not None and row[low] > 0]
-    return [drawn(source(there).mark_rule(strokeWidth=1.6, opacity=0.7))] if there else []
+    present = [row for row in rows if row[low] is not None and row[high] is not None and row[low] > 0]
+    return [drawn(source(present).mark_rule(strokeWidth=1.6, opacity=0.7))] if present else []
 
 
 def frontier(rows: Sequence[Row], field: str) -> list[Row]:

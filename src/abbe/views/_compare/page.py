@@ -68,7 +68,7 @@ def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str])
 
     Args:
         comparison: from `abbe.compare`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> comparison = abbe.compare(

@@ -183,7 +183,7 @@ def save_diff_figures(diff: Difference, folder: str | os.PathLike[str]) -> list[
 
     Args:
         diff: from `abbe.diff`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> half = abbe.load("embedded", dtype="bfloat16")

@@ -103,7 +103,7 @@ def head_table(diff: Difference) -> TextTable:
     shown = list(heads.values())[:_MOST_HEADS]
     lines = [_row(row, False) for some in shown for row in sorted(some, key=lambda row: order[row["measure"]])]
     left = len(heads) - len(shown)
-    note = "Heads that change most come first; a click on a map chooses a head, too."
+    note = "Heads that change most come first; a click on a map also selects a head."
     note += f" {left:,} more heads: .table and --json hold all." if left > 0 else ""
     columns = ("where", "measure", diff.names[0], diff.names[-1], "difference", "interval", "q value")
     return TextTable("One head", columns, lines, note, "head")

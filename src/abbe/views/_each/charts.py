@@ -32,14 +32,14 @@ def reports_chart(reports: Reports, theme: ThemeName = "light") -> Spec:
 
 
 def _panel(rows: list[Row], name: str, words: str, theme: ThemeName) -> Spec | None:
-    there = [row for row in rows if row.get(name) is not None]
-    if not there:
+    present = [row for row in rows if row.get(name) is not None]
+    if not present:
         return None
     low, high, colour = f"{name}_low", f"{name}_high", THEMES[theme].selected
     x = alt.X("model:N", title=None, sort=[row["model"] for row in rows], axis=alt.Axis(labelLimit=110))
-    y = linear_axis(name, words, numbers(there, name, low, high))
+    y = linear_axis(name, words, numbers(present, name, low, high))
     shown = [tip("model", kind="N"), tip(name, words), tip(low, "low"), tip(high, "high")]
-    chart = source(there).encode(x=x)
+    chart = source(present).encode(x=x)
     bars = chart.mark_rule(color=colour, strokeWidth=1.5).encode(y=renamed(y, low), y2=alt.Y2(f"{high}:Q"))
     line = chart.mark_line(color=colour, strokeWidth=1, opacity=0.5).encode(y=y)
     points = chart.mark_point(color=colour, filled=True, size=45, opacity=1).encode(y=y, tooltip=shown)
@@ -48,7 +48,7 @@ def _panel(rows: list[Row], name: str, words: str, theme: ThemeName) -> Spec | N
 
 def reports_page(reports: Reports) -> str:
     """The index page; its links lead to the reports next to it."""
-    about = ["Every name in the table leads to the report of that model, in the folder beside this page."]
+    about = ["Every name in the table links to the report of that model, in the folder next to this page."]
     charts = {theme: {"models": reports_chart(reports, theme)} for theme in THEMES}
     return study_page(reports, reports_question(reports), about, (), [reports_rows(reports, _linked)], charts)
 
@@ -64,7 +64,7 @@ def save_reports_figures(reports: Reports, folder: str | os.PathLike[str]) -> li
 
     Args:
         reports: from `abbe.report_each`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> small = {"lengths": 32, "windows": 2, "queries": 4, "progress": False}

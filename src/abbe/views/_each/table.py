@@ -24,9 +24,9 @@ NUMBERS = {
 
 
 def reports_question(reports: Reports) -> str:
-    measured, asked = reports.table["answer"].count(), len(reports.table)
-    of = "" if measured == asked else f" of {asked}"
-    return f"How selective is the attention of {measured}{of} {'model' if asked == 1 else 'models'}?"
+    measured, models = reports.table["answer"].count(), len(reports.table)
+    of = "" if measured == models else f" of {models}"
+    return f"How selective is the attention of {measured}{of} {'model' if models == 1 else 'models'}?"
 
 
 def reports_table(reports: Reports) -> RenderableType:

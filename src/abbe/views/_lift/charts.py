@@ -49,11 +49,11 @@ def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
 def _map(
     rows: Sequence[Row], field: str, unit: float, title: str, hues: tuple[str, str], theme: Theme, written: str
 ) -> Spec | None:
-    there = [row | {"value": unit * row[field]} for row in rows if row[field] is not None]
-    if not there:
+    present = [row | {"value": unit * row[field]} for row in rows if row[field] is not None]
+    if not present:
         return None
-    groups, names = (list(dict.fromkeys(row[key] for row in there)) for key in ("layers", "shown"))
-    values = numbers(there, "value")
+    groups, names = (list(dict.fromkeys(row[key] for row in present)) for key in ("layers", "shown"))
+    values = numbers(present, "value")
     # White is 0, orange is worse than before, blue is better.
     reach = max(abs(value) for value in values) or 1.0
     signed = min(values) < 0
@@ -64,9 +64,11 @@ def _map(
     y = alt.Y("shown:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
     colour = alt.Color("value:Q", scale=scale, legend=None)
     tips = [tip("normalizer", "normalizer", "N"), tip("layers", "layers", "N"), tip("value", title)]
-    cells = [source(there).mark_rect(stroke=theme.line, strokeWidth=1, opacity=0.65).encode(x, y, colour, tooltip=tips)]
+    cells = [
+        source(present).mark_rect(stroke=theme.line, strokeWidth=1, opacity=0.65).encode(x, y, colour, tooltip=tips)
+    ]
     if len(groups) <= _WRITTEN:
-        text = source(there).mark_text(fontSize=9, color=theme.ink)
+        text = source(present).mark_text(fontSize=9, color=theme.ink)
         cells.append(text.encode(x, y, text=alt.Text("value:Q", format=written)))
     return panel(cells, title, _MAP, max(60, _ROW * len(names)))
 
@@ -177,7 +179,7 @@ def save_lift_figures(result: Lift, folder: str | os.PathLike[str]) -> list[Path
 
     Args:
         result: from `abbe.lift`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}

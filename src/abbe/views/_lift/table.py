@@ -166,12 +166,12 @@ def _commands(result: Lift) -> TextTable:
     text = text_name(result.manifest)
     options = [f"--goal {settings.get('goal')}", f"--max-loss {100 * float(settings.get('max_loss') or 0):g}%"]
     options += [f"--steps {settings.get('steps')}", f"--seed {settings.get('seed')}", "--budget none"]
-    given = f"--text {text}" if text.endswith(".txt") else ""
-    again = " ".join(filter(None, [f"abbe lift {name}", given, *options]))
+    text_option = f"--text {text}" if text.endswith(".txt") else ""
+    again = " ".join(filter(None, [f"abbe lift {name}", text_option, *options]))
     use = f'abbe.swap(model, "file:{result.file.name if result.file else "plan.safetensors"}")'
     compare = f"abbe compare {name} --with file:plan.safetensors --seed 1"
-    rows = [("the same again", again), ("use the plan (Python)", use), ("compare it on another text", compare)]
-    return TextTable("To repeat it and to use it", ("what", "command"), rows)
+    rows = [("run it again", again), ("use the plan (Python)", use), ("compare it on another text", compare)]
+    return TextTable("How to repeat and use it", ("what", "command"), rows)
 
 
 def short_spec(spec: str) -> str:

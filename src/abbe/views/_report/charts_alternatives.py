@@ -67,10 +67,10 @@ def alternatives_chart(run: Run, alternatives: pl.DataFrame, theme: ThemeName, *
 
 def mean_over_heads(table: pl.DataFrame) -> pl.DataFrame:
     """A row per normalizer: the one for all heads if the table has it, else the mean over heads."""
-    given = of_all_heads(table).select("normalizer", *_NUMBERS)
+    overall = of_all_heads(table).select("normalizer", *_NUMBERS)
     means = of_heads(table).group_by("normalizer", maintain_order=True).agg(pl.col(name).mean() for name in _NUMBERS)
-    missing = means.join(given, on="normalizer", how="anti", maintain_order="left")
-    return pl.concat([given, missing])
+    missing = means.join(overall, on="normalizer", how="anti", maintain_order="left")
+    return pl.concat([overall, missing])
 
 
 def _baseline_share(means: pl.DataFrame) -> float | None:
@@ -156,11 +156,11 @@ def _labels(
     rows: Sequence[Row], edge: float, baseline: float | None, x: alt.X, y: alt.Y, theme: Theme
 ) -> list[alt.Chart]:
     """A name per mean; a thin line leads to a distant one."""
-    there = [row for row in rows if row["separable"] is not None and row["output_change"] is not None]
-    points = [(WIDTH * row["output_change"] / edge, _height(row["separable"])) for row in there]
-    names = place_names(points, [row["normalizer"] for row in there], (WIDTH, HEIGHT), _taken(baseline))
+    present = [row for row in rows if row["separable"] is not None and row["output_change"] is not None]
+    points = [(WIDTH * row["output_change"] / edge, _height(row["separable"])) for row in present]
+    names = place_names(points, [row["normalizer"] for row in present], (WIDTH, HEIGHT), _taken(baseline))
     layers = []
-    for row, at, name in zip(there, points, names, strict=True):
+    for row, at, name in zip(present, points, names, strict=True):
         place = {"output_change": edge * (at[0] + name.dx) / WIDTH, "separable": _share(at[1] + name.dy)}
         if name.far:
             lead = source([place | {"x2": row["output_change"], "y2": row["separable"]}])

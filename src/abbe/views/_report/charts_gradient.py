@@ -105,10 +105,10 @@ def _threshold(axes: Axes) -> list[alt.Chart]:
 
 def _floors(floors: pl.DataFrame, temperatures: Sequence[float], legend: Legend) -> list[Spec]:
     """How many heads become fragile at which temperature; heads that never did within the range are at the left."""
-    there, unreached = _fragile(floors)
-    if not there and not unreached:
+    present, unreached = _fragile(floors)
+    if not present and not unreached:
         return []
-    bars, (low, high), step = log_bars(there, temperatures)
+    bars, (low, high), step = log_bars(present, temperatures)
     if unreached:
         left = {"value": low / step**1.5, "end": low / step**0.5, "heads": unreached, "series": _UNREACHED}
         bars = [left, *bars]
@@ -122,5 +122,5 @@ def _fragile(floors: pl.DataFrame) -> tuple[list[float], int]:
     if floors.is_empty() or not {"layer", "head", "floor"} <= set(floors.columns):
         return [], 0
     temperatures = of_heads(floors)["floor"].cast(pl.Float64)
-    there = temperatures.filter(temperatures.is_finite() & (temperatures > 0)).to_list()
-    return there, len(temperatures) - len(there)
+    present = temperatures.filter(temperatures.is_finite() & (temperatures > 0)).to_list()
+    return present, len(temperatures) - len(present)

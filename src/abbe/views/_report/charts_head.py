@@ -103,7 +103,7 @@ def lengths_chart(run: Run, theme: ThemeName) -> Spec:
         chosen = source("rows", measure=shown.measure, **({} if n is None else {"n": n}))
         layers = _curves(axes, chosen, shown)
         panels.append(panel(layers, shown.title if n is None else f"{shown.title}, N = {n}"))
-    return finished(panels, "What becomes of this head as the text grows?", about_lines(run), theme, filled=["rows"])
+    return finished(panels, "How does this head change as the text grows?", about_lines(run), theme, filled=["rows"])
 
 
 def _curves(axes: Axes, chosen: alt.Chart, shown: _Shown) -> list[alt.Chart]:

@@ -86,9 +86,9 @@ def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log:
     colours = _Colours.around(theme, values, log)
     gap, axis = alt.Scale(paddingInner=0.04), alt.Axis(labelOverlap="parity", ticks=False, domain=False)
     x, y = alt.X("head:O", title="head", scale=gap, axis=axis), alt.Y("layer:O", title="layer", scale=gap, axis=axis)
-    there = [row for row in rows if row["value"] is not None]
+    present = [row for row in rows if row["value"] is not None]
     missing = [row for row in rows if row["value"] is None]
-    cells = source(there).mark_rect()
+    cells = source(present).mark_rect()
     layers = [
         cells.encode(x=x, y=y, color=colours.channel(unit), tooltip=[tip("layer"), tip("head"), tip("value", unit)])
     ]
@@ -96,7 +96,7 @@ def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log:
         layers.append(source(missing).mark_rect(color=THEMES[theme].control_pale).encode(x=x, y=y))
     layers += _written([(row, THEMES[theme].soft) for row in missing], x, y)
     if len({row["head"] for row in rows}) <= _WRITTEN:
-        layers += _written([(row, colours.ink(row["value"])) for row in there], x, y)
+        layers += _written([(row, colours.ink(row["value"])) for row in present], x, y)
     height = max(60, min(420, 26 * len({row["layer"] for row in rows})))
     return panel(layers, f"{title}, L = {at['length'][0]}", WIDTH, height)
 

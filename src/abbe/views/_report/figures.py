@@ -37,7 +37,7 @@ def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[
 
     Args:
         report: from `abbe.report`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
@@ -54,7 +54,7 @@ def save_diagnosis_figures(run: Run, folder: str | os.PathLike[str]) -> list[Pat
 
     Args:
         run: from `abbe.diagnose`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
@@ -109,7 +109,7 @@ def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
         ),
         "lengths": _filled(
             lengths_chart(report.run, theme),
-            f"{of}: what becomes of it as the text grows?",
+            f"{of}: how does it change as the text grows?",
             {"rows": rows_of(rows.filter(pl.col("n").is_null() | (pl.col("n") == shown_size(report.run))))},
         ),
     }

@@ -32,7 +32,7 @@ def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathL
 
     Args:
         reproduction: from `abbe.reproduce`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)

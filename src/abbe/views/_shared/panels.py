@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -100,10 +100,9 @@ class Look:
     width: float = 2
 
 
-def series_style(looks: Mapping[str, Look], present: Iterable[str]) -> dict[str, Any]:
+def series_style(looks: Mapping[str, Look], present: Collection[str]) -> dict[str, Any]:
     """Colour, dash and width by the column `shown`, in one legend of the series present."""
-    there = set(present)
-    shown = [look for name, look in looks.items() if name in there]
+    shown = [look for name, look in looks.items() if name in present]
     labels = [look.label for look in shown]
     legend = alt.Legend(symbolType="stroke", symbolSize=420)
     channels: tuple[tuple[str, Any, str, list[Any]], ...] = (  # Vega-Lite wants an order for widths, and none for hues

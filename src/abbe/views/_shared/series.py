@@ -7,7 +7,7 @@ be compared and an empty dataset causes no warning.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -77,9 +77,8 @@ class Legend:
     style: Mapping[str, Any]
 
     @classmethod
-    def of(cls, looks: Mapping[str, Look], present: Iterable[str]) -> Legend:
-        there = set(present)
-        return cls({name: look for name, look in looks.items() if name in there}, series_style(looks, there))
+    def of(cls, looks: Mapping[str, Look], present: Collection[str]) -> Legend:
+        return cls({name: look for name, look in looks.items() if name in present}, series_style(looks, present))
 
     def called(self, chart: alt.Chart, name: str) -> alt.Chart:
         return chart.transform_calculate(shown=json.dumps(self.looks[name].label))
@@ -100,9 +99,9 @@ class Axes:
     def band(self, chart: alt.Chart, name: str) -> alt.Chart:
         """From low to high."""
         colour = self.legend.looks[name].colour
-        there = chart.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        bars = there.mark_rule(color=colour, opacity=0.4, strokeWidth=4)
-        marks = bars if self.alone else there.mark_area(color=colour, opacity=0.22)
+        whole = chart.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        bars = whole.mark_rule(color=colour, opacity=0.4, strokeWidth=4)
+        marks = bars if self.alone else whole.mark_area(color=colour, opacity=0.22)
         # Explicit channels: altair takes 4 ms to make one from plain text, as it hashes its whole schema.
         drawn: alt.Chart = marks.encode(x=self.x, y=renamed(self.y, "low"), y2=alt.Y2("high:Q"))
         return drawn
@@ -182,11 +181,11 @@ def unchecked(chart: Callable[P, T]) -> Callable[P, T]:
     tests draw every chart instead, where a wrong piece is an error."""
 
     @wraps(chart)
-    def made(*args: P.args, **options: P.kwargs) -> T:
+    def draw(*args: P.args, **options: P.kwargs) -> T:
         with debug_mode(False):
             return chart(*args, **options)
 
-    return made
+    return draw
 
 
 def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> Spec:
@@ -211,10 +210,10 @@ def finished(
 
     Channels in `independent` have a scale per panel.
     """
-    there = [dict(made) for made in panels if made is not None] or [nothing(THEMES[theme])]
+    drawn = [dict(one) for one in panels if one is not None] or [nothing(THEMES[theme])]
     datasets: dict[str, Any] = {name: [] for name in filled}
-    _use_all(there, datasets)
-    for one in there:
+    _use_all(drawn, datasets)
+    for one in drawn:
         datasets |= {name: list(rows) for name, rows in one.pop("datasets").items()}
     config, scales = THEMES[theme].config(), dict.fromkeys(independent, "independent")
     config["legend"]["columns"] = legend_columns
@@ -224,7 +223,7 @@ def finished(
         "title": {"text": question, "subtitle": list(about), "fontSize": 15},
         "description": f"{question} {'; '.join(about)}",
         "padding": 10,
-        "concat": there,
+        "concat": drawn,
         "columns": columns,
         "datasets": datasets,
     }

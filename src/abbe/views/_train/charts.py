@@ -70,7 +70,7 @@ def save_train_figures(experiment: Experiment, folder: str | os.PathLike[str]) -
 
     Args:
         experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}

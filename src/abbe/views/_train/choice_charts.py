@@ -40,11 +40,11 @@ def best_chart(experiment: Experiment, theme: ThemeName) -> Spec:
 def _dots(
     rows: list[Row], value: str, looks: Mapping[str, Look], intervals: Mapping[str, tuple[float | None, float | None]]
 ) -> Spec | None:
-    there = [row for row in rows if row[value] is not None]
-    if not there:
+    present = [row for row in rows if row[value] is not None]
+    if not present:
         return None
     names = list(looks)
-    drawn = [*numbers(there, value), *(end for ends in intervals.values() for end in ends if end is not None)]
+    drawn = [*numbers(present, value), *(end for ends in intervals.values() for end in ends if end is not None)]
     like = near_axis(value, "", drawn, (0.0, 1.01)) if value == "accuracy" else wide_axis(value, "", drawn, _DECADES)
     title = "loss (nats)" if value == "loss" else value
     x = alt.X(f"{value}:Q", title=title, scale=like["scale"], axis=like["axis"])
@@ -52,14 +52,14 @@ def _dots(
     scale = alt.Scale(domain=names, range=[look.colour for look in looks.values()])
     colour = alt.Color("shown:N", legend=None, scale=scale)
     schema: dict[str, Any] = {"shown": pl.String, value: pl.Float64}
-    means = over_seeds(pl.DataFrame(there, schema=schema, strict=False), ["shown"], value)
+    means = over_seeds(pl.DataFrame(present, schema=schema, strict=False), ["shown"], value)
     ends = [{"shown": name, "low": low, "high": high} for name, (low, high) in intervals.items()
             if low is not None and high is not None]  # fmt: skip
     bars = source(ends).mark_rule(strokeWidth=3, opacity=0.35)
     layers = [bars.encode(x=renamed(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
     tips = [tip("shown", "run", "N"), tip(value)]
     layers += [
-        source(there).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
+        source(present).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
         source(means).mark_point(**MEANS).encode(x, y, colour, tooltip=tips),
     ]
     return panel(layers, _VALUES[value], height=max(_LEAST, _LINE * len(names)))
@@ -83,12 +83,12 @@ def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
 
 
 def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any], title: str) -> Spec | None:
-    there = [row for row in rows if row[value] is not None]
-    if not there:
+    present = [row for row in rows if row[value] is not None]
+    if not present:
         return None
-    x = places_axis("rate", "learning rate", {row["rate"] for row in there})
+    x = places_axis("rate", "learning rate", {row["rate"] for row in present})
     schema: dict[str, Any] = {"shown": pl.String, "rate": pl.Float64, value: pl.Float64}
-    means = over_seeds(pl.DataFrame(there, schema=schema, strict=False), ["shown", "rate"], value)
+    means = over_seeds(pl.DataFrame(present, schema=schema, strict=False), ["shown", "rate"], value)
     tips = [tip("shown", "run", "N"), tip("rate"), tip(value, title)]
     each = [*tips, tip("seed")]
     layers = [
@@ -96,7 +96,7 @@ def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any],
         source(means).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips),
     ]
     for broken in (False, True):
-        some = [row for row in there if bool(row["diverged"]) is broken]
+        some = [row for row in present if bool(row["diverged"]) is broken]
         mark: dict[str, Any] = {"shape": "cross", "angle": 45, "filled": True, "size": 34} if broken else SEEDS
         layers += [source(some).mark_point(**mark).encode(x, y, style["color"], tooltip=each)] if some else []
     return panel(layers, title)

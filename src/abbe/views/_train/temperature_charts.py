@@ -64,9 +64,9 @@ def _over_temperature(
     panels = []
     for optimizer in dict.fromkeys(row["optimizer"] for row in rows):
         for side in _SIDES[: 2 if controlled else 1]:
-            there = [row for row in rows if row["optimizer"] == optimizer and _is_on(side, row, controlled)]
+            chosen = [row for row in rows if row["optimizer"] == optimizer and _is_on(side, row, controlled)]
             title = f"{optimizer_name(optimizer)}, {side}" if controlled else optimizer_name(optimizer)
-            panels.append(_by_temperature(there, value, temperatures, list(looks), y, style, title))
+            panels.append(_by_temperature(chosen, value, temperatures, list(looks), y, style, title))
     columns = 2 if controlled else min(3, len(panels))
     return finished(panels, question, about, theme, columns=columns, legend_columns=3)
 
@@ -117,9 +117,9 @@ def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     panels = []
     for name in dict.fromkeys(normalizer_name(row) for row in rows):
         for optimizer in optimizers:
-            there = [row for row in rows if row["optimizer"] == optimizer and normalizer_name(row) == name]
+            chosen = [row for row in rows if row["optimizer"] == optimizer and normalizer_name(row) == name]
             marks = {series: rate for (series, one, by), rate in best.items() if (one, by) == (name, optimizer)}
-            panels.append(_by_rate(there, marks, y, style, f"{name}, {optimizer_name(optimizer)}"))
+            panels.append(_by_rate(chosen, marks, y, style, f"{name}, {optimizer_name(optimizer)}"))
     about = [
         "mean over the last fifth of the steps; a ring marks the best rate, a cross a seed that diverged",
         "compensated rates are those of the other maps: that of the query map is smaller",

@@ -56,11 +56,11 @@ def _alerts(events: Sequence[Row], x: alt.X, theme: Theme) -> list[alt.Chart]:
 
 
 def _line(rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence[Row], theme: Theme) -> Spec | None:
-    there = [row for row in rows if row[name] is not None]
-    if not there:
+    present = [row for row in rows if row[name] is not None]
+    if not present:
         return None
-    y = linear_axis(name, title, numbers(there, name))
-    drawn = source([{"step": row["step"], name: row[name]} for row in there])
+    y = linear_axis(name, title, numbers(present, name))
+    drawn = source([{"step": row["step"], name: row[name]} for row in present])
     tips = [tip("step"), tip(name, title)]
     return panel([*_alerts(events, x, theme), drawn.mark_line(color=theme.selected).encode(x, y, tooltip=tips)], title)
 

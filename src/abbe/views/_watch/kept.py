@@ -120,8 +120,8 @@ def _model(records: Sequence[Record], at: Sequence[int], measures: Sequence[str]
 
 
 def _extreme(choose: Any, values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None and math.isfinite(value)]
-    return choose(there) if there else None
+    present = [value for value in values if value is not None and math.isfinite(value)]
+    return choose(present) if present else None
 
 
 def _floats(columns: Mapping[str, Sequence[float | None]]) -> pl.DataFrame:

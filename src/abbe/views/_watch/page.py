@@ -61,7 +61,7 @@ def write_watch_page(training: Training, path: Path, reload: int | None = None) 
     Args:
         training: from `abbe.open` of a folder that `abbe.Monitor` writes.
         path: of the file.
-        reload: seconds after which an open page loads itself again, >= 1; None: never.
+        reload: seconds between reloads of an open page, >= 1; None: never.
 
     Examples:
         >>> from pathlib import Path
@@ -82,7 +82,7 @@ def save_watch_figures(training: Training, folder: str | os.PathLike[str]) -> li
 
     Args:
         training: from `abbe.open` of a folder that `abbe.Monitor` writes.
-        folder: for the files; made if it is missing.
+        folder: for the files; created if missing.
 
     Examples:
         >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
