@@ -139,8 +139,8 @@ def measured(report: Report) -> list[str]:
 def _windows(manifest: Mapping[str, Any]) -> str:
     """How many were measured: a short text holds fewer than requested."""
     windows, requested = manifest.get("windows"), part_of(manifest, "settings")["windows"]
-    measured = isinstance(windows, list) and windows
-    counts = Counter(window["length"] for window in windows).values() if measured else [requested]
+    measured = windows if isinstance(windows, list) else []
+    counts = list(Counter(window["length"] for window in measured).values()) or [requested]
     least, most = min(counts), max(counts)
     return f"{most} of each length" if least == most else f"{least} to {most} of each length"
 
