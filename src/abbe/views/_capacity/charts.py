@@ -34,8 +34,7 @@ def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
     """How many tokens does the model need?
 
     One panel per way with the loss against the kept keys N, then N* against the length, and the layers where they were
-    measured. A curve that falls early needs few keys; one that stays high reads widely. Growth of the model stands
-    beside that of the layers; without the latter it comes last, so that the two ways stay side by side.
+    measured. A curve that falls early needs few keys; one that stays high reads widely.
 
     Args:
         study: from `abbe.capacity`.
@@ -54,6 +53,7 @@ def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
     rises = [_rises(study, way, colours) for way in study.manifest["settings"]["ways"]]
     growth, of_layers = _over_length(study, colours), layer_panels(study, colours)
     beside = layer_growth(study, colours)
+    # Without growth of layers beside it, growth of the model comes last, so that the two ways stay side by side.
     panels = [*rises, *of_layers, growth] if beside is None else [*rises, growth, beside, *of_layers]
     scales = ("color", "strokeDash", "strokeWidth", "x", "y")
     return finished(panels, "How many tokens does the model need?", _about(study), theme, independent=scales)
