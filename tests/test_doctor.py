@@ -66,7 +66,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
 def test_this_installation_is_fine() -> None:
     result = run("doctor")
     assert result.exit_code == 0, result.stdout
-    assert "Everything that abbe needs is there" in result.stdout
+    assert "Everything abbe needs is installed" in result.stdout
     checks = abbe.doctor()
     assert [check.name for check in checks] == LINES
     for check in checks:
@@ -89,7 +89,7 @@ def test_a_package_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     result = run("doctor")
     assert result.exit_code == 1
     assert "-> pip install 'numba>=0.62,<0.69'" in result.stdout
-    assert "abbe cannot work as it should: see to packages." in result.stdout
+    assert "abbe will not work properly: fix packages." in result.stdout
 
 
 def test_an_extra_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,7 +259,7 @@ def test_quiet_shows_what_needs_attention(monkeypatch: pytest.MonkeyPatch) -> No
     shown = run("doctor", "--quiet")
     assert shown.exit_code == 0
     assert "turn it up" in shown.stdout
-    assert "look at lamp." in shown.stdout
+    assert "check lamp." in shown.stdout
     assert "lens" not in shown.stdout
     assert "eyepiece" not in shown.stdout
 

@@ -143,7 +143,7 @@ def test_commands_and_names_of_the_core() -> None:
         "normalizers softmax topk:k=2": "topk",
         "normalizers --json": '"entmax"',
         "verify spectral --trials 20": "1 hold, 0 refuted",
-        "doctor": "Everything that abbe needs is there",
+        "doctor": "Everything abbe needs is installed",
     }
     code = f"""{importing("")}
 from abbe.cli import main

@@ -9,10 +9,10 @@ from typing import Any
 
 import polars as pl
 import pytest
+from inside import summary
 
 import abbe
 from abbe.results import FORMAT, MANIFEST, SCHEMA, TABLE, Run, open_run
-from abbe.views import summary
 
 
 def rows(*given: dict[str, Any]) -> pl.DataFrame:

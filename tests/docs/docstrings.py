@@ -25,8 +25,6 @@ SECTIONS = {"Args", "Attributes", "Examples", "Raises", "Returns", "Yields"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # They work in place on the buffers of `abbe.attention`, whose example runs them.
 WITHOUT_EXAMPLE = {"abbe.normalizers.find_support", "abbe.normalizers.differentiate_support"}
-# Tables, pages, charts and figures are called alike, each kind in one way: the docstring of the package explains it.
-ALIKE = "abbe.views."
 _HEADING = re.compile(r"^([A-Z][a-z]+):$", re.MULTILINE)
 
 
@@ -90,8 +88,6 @@ def _faults(documented: Documented) -> Iterator[str]:
     parts = sections(text)
     if unknown := parts.keys() - SECTIONS - {""}:
         yield f"section {', '.join(sorted(unknown))} is unknown, known are {', '.join(sorted(SECTIONS))}"
-    if documented.name.startswith(ALIKE):
-        return
     explained, takes = _named(parts.get("Args", "") + parts.get("Attributes", "")), parameters(made)
     yield from (f"does not explain {name}" for name in takes if name not in explained)
     in_args = _named(parts.get("Args", ""))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from docstrings import ALIKE, Documented, examples, faults, public_methods, public_names, run, sections, text_of
+from docstrings import Documented, examples, faults, public_methods, public_names, run, sections, text_of
 
 import abbe
 
@@ -66,6 +66,12 @@ def test_studies_say_it_too() -> None:
     assert [name for name in STUDIES if not HIGH_OR_LOW.search(said[name])] == []
 
 
+def test_views_of_numbers_say_it_too() -> None:
+    shown = [one for one in NAMES if re.match(r"abbe\.views\.\w+_(table|charts?)$", one.name)]
+    silent = {one.name.rpartition(".")[2] for one in shown if not HIGH_OR_LOW.search(sections(text_of(one))[""])}
+    assert silent == {"doctor_table"}
+
+
 def test_registries_say_it_too() -> None:
     assert all(re.search(r"\b(high|low|large|small)\w*\b", info.meaning) for info in abbe.measures.list_measures())
     assert all(info.meaning and info.example for info in abbe.list_normalizers())
@@ -108,15 +114,15 @@ def test_examples_of_small_functions_run(package: str) -> None:
     assert "".join(map(run, tests)) == ""
 
 
-PACKAGES = [Documented(ALIKE.rstrip("."), abbe.views)]
-WITH_MODELS = [one for one in [*PACKAGES, *ALL] if not is_cheap(one) and examples(one) is not None]
+ONCE = ("calibrate", "capacity", "compare", "diagnose", "diff", "lift", "report", "reproduce", "train_recall")
+WITH_MODELS = [one for one in ALL if not is_cheap(one) and examples(one) is not None]
 
 
 @pytest.fixture(scope="module")
 def made_once() -> Iterator[None]:
     """A study that many examples call alike, and that keeps no folder, runs once."""
     with pytest.MonkeyPatch.context() as patch:
-        for name in ("calibrate", "capacity", "compare", "diagnose", "diff", "lift", "report", "reproduce"):
+        for name in ONCE:
             patch.setattr(abbe, name, remembering(getattr(abbe, name)))
         yield
 

@@ -9,10 +9,11 @@ import json
 from pathlib import Path
 
 import pytest
+from inside import reproduction_page
 
 import abbe
 from abbe.studies import Reproduction
-from abbe.views import figure_chart, reproduction_page
+from abbe.views import figure_chart
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_embedded.json").read_text(encoding="utf-8"))
 # Other processors round sums in another order, which moves a few tokens across the edge of a ball, and ties apart.

@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from inside import DEPTHS, MEASURED, NEEDLE_SCHEMA, wilson
+from inside import DEPTHS, MEASURED, NEEDLE_SCHEMA, compare_page, wilson
 from inside import compare_judge as judge
 from inside import compare_KINDS as KINDS
 from inside import compare_SCHEMA as SCHEMA
 
 from abbe.studies import Comparison
-from abbe.views import compare_page
 from abbe.words.names import BASELINE, JUMPS
 
 NAMES = (BASELINE, "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")

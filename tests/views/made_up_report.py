@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from inside import Heat, heat_codes, heat_grid
+from inside import Heat, heat_codes, heat_grid, report_page
 
 from abbe.results import SCHEMA, Run
 from abbe.studies import Ball, HeadVerdict, Report, Sample, SampleRow
-from abbe.views import report_page
 from abbe.words.finding import Finding, KeyNumber
 
 LENGTHS, SIZES, TEMPERATURES = (64, 256, 1024), (1, 5, 20, 50), (0.1, 0.5, 1.0, 2.0)

@@ -17,7 +17,21 @@ _COLUMNS = ("pass", "measures", "all", "per head", "per token", "grows as", "mem
 
 
 def cost_table(costs: Costs) -> RenderableType:
-    """Seconds of one window and of all of a length, per head and token; the sum; and where the rates come from."""
+    """What will a study cost, per length?
+
+    Seconds per window, head and token, memory, their sum, and where the rates come from. A high exponent, near 2, means
+    that long windows dominate; near 1, time grows with the tokens.
+
+    Args:
+        costs: from `abbe.cost`.
+
+    Examples:
+        >>> costs = abbe.cost("embedded", lengths=[64, 256], flops=1e12, bandwidth=1e11, progress=False)
+        >>> from rich.console import Console
+        >>> Console(width=100).print(abbe.views.cost_table(costs))
+        tokens      pass ...
+        ...
+    """
     table = new_table(*_COLUMNS, first="tokens")
     for row in costs.table.to_dicts():
         table.add_row(

@@ -16,7 +16,21 @@ if TYPE_CHECKING:
 
 
 def diagnosis_table(run: Run) -> Table:
-    """A diagnosis on a terminal: one line per measure, at the largest length and the middle set size."""
+    """How do the heads attend, on average?
+
+    One line per measure at the largest length and the middle set size, beside its limit and control; the last column
+    says what a high and a low value mean.
+
+    Args:
+        run: from `abbe.diagnose`.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> from rich import print
+        >>> print(abbe.views.diagnosis_table(run))
+        abbe-gpt2-5M: mean over 48 heads, windows of 32 tokens
+        ...
+    """
     model, settings = run.manifest["model"], run.manifest["settings"]
     heads = run.table.select("layer", "head").drop_nulls().n_unique()
     title = f"{model['name']}: mean over {heads} heads, windows of {max(settings['lengths'])} tokens"

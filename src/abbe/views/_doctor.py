@@ -17,7 +17,20 @@ _STYLES = {"ok": "green", "warning": "yellow", "missing": "dim", "broken": "bold
 
 
 def doctor_table(checks: Sequence[Check]) -> RenderableType:
-    """A line for each check, with what to do where it is not ok, and a sentence on whether abbe can work."""
+    """Can abbe work here, and what should be mended?
+
+    One line per check with advice where it is not ok, then one sentence.
+
+    Args:
+        checks: from `abbe.doctor`.
+
+    Examples:
+        >>> checks = abbe.doctor()[:1]
+        >>> from rich import print
+        >>> print(abbe.views.doctor_table(checks))
+        Python ok ...
+        Everything abbe needs is installed.
+    """
     table = new_table(show_header=False)
     for check in checks:
         words = Text(plain(check.detail))
@@ -29,7 +42,7 @@ def doctor_table(checks: Sequence[Check]) -> RenderableType:
 
 def _summary(checks: Sequence[Check]) -> str:
     if failed := [check.name for check in checks if check.failed]:
-        return f"abbe cannot work as it should: see to {', '.join(failed)}."
-    fine = "Everything that abbe needs is there"
+        return f"abbe will not work properly: fix {', '.join(failed)}."
+    fine = "Everything abbe needs is installed"
     warned = [check.name for check in checks if check.state == "warning"]
-    return f"{fine}; look at {', '.join(warned)}." if warned else f"{fine}."
+    return f"{fine}; check {', '.join(warned)}." if warned else f"{fine}."

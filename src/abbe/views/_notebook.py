@@ -1,4 +1,4 @@
-"""What a run and a report show in a notebook: charts as SVG, without a script, on a white card that suits any theme."""
+"""Runs and reports in a notebook: charts as SVG, without a script, on a white card that suits any theme."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..words.finding import NOTICE, Finding, KeyNumber
 from ..words.measures import measure_words
-from ..words.numbers import MISSING, interval, number
+from ..words.numbers import MISSING, interval, many, number
 from ._diagnosis import summary
 from ._report.charts_growth import growth_chart
 from ._report.charts_map import map_chart
@@ -25,7 +25,7 @@ _CARD = (
     "border-radius:6px;padding:12px 16px;max-width:760px;overflow-x:auto"
 )
 _CELL = f"padding:2px 14px 2px 0;border:0;border-bottom:1px solid {LIGHT.line};background:none;color:{LIGHT.ink}"
-_MAIN = (  # what a first look needs; the table of the run holds all
+_MAIN = (  # for a first look; the table of the run holds all
     "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass",
     "separability", "distance_per_token", "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
 )  # fmt: skip
@@ -34,8 +34,7 @@ _MAIN = (  # what a first look needs; the table of the run holds all
 def run_html(run: Run) -> str:
     """What was measured on what, the map of the heads, their growth, the main measures, and what was skipped."""
     skipped = [escape(str(why)) for why in run.manifest.get("skipped") or ()]
-    parts = [_about(run), _charts(run), _main_measures(run), _list("Skipped", skipped)]
-    return card(parts)
+    return card([_about(run), _charts(run), _main_measures(run), _list("Skipped", skipped)])
 
 
 def report_html(report: Report) -> str:
@@ -61,7 +60,7 @@ def _about(run: Run) -> str:
     """One line: what was measured on what."""
     heads = of_heads(run.table).select("layer", "head").unique().height
     name, *rest = about_lines(run)
-    details = [f"{heads:,} {'head' if heads == 1 else 'heads'}", *rest, f"{len(run.table):,} rows"]
+    details = [many(heads, "head"), *rest, f"{len(run.table):,} rows"]
     error = (run.manifest.get("self_check") or {}).get("error")
     if isinstance(error, float):
         details.append(f"self-check error {error:.1e}")
@@ -76,7 +75,7 @@ def _charts(run: Run) -> str:
 
 
 def _main_measures(run: Run) -> str:
-    """Means over heads at the longest length and the size that the charts show; of the main measures, if any is."""
+    """Means over heads at the longest length and the size of the charts: main measures, or all if there are none."""
     rows = summary(run.table, shown_size(run)).to_dicts()
     main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
     titles = ("mean over heads", "N", "value", "limit", "control")

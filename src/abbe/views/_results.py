@@ -1,4 +1,4 @@
-"""Every result as a page and as a card for a notebook, whichever study made it."""
+"""The page and the notebook card of any result."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ import polars as pl
 from markupsafe import Markup
 
 from ..words.manifest import model_name, text_name
-from ._calibrate.charts import calibration_chart
-from ._calibrate.page import calibration_page
-from ._capacity.charts import capacity_chart
-from ._capacity.page import capacity_page
+from ._calibrate.charts import calibration_chart, calibration_page
+from ._capacity.charts import capacity_chart, capacity_page
 from ._compare.charts import pareto_chart
 from ._compare.page import compare_page
-from ._diff.charts import diff_charts
-from ._diff.page import diff_page
+from ._diff.charts import diff_charts, diff_page
 from ._diff.table import diff_tables
-from ._each.page import reports_page
+from ._each.charts import reports_page
 from ._each.table import reports_rows
-from ._lift.charts import plans_chart
-from ._lift.page import lift_page
+from ._lift.charts import lift_page, plans_chart
 from ._lift.table import lift_tables
 from ._notebook import card, finding_list, report_html, run_html, table_of
 from ._report.page import report_page
@@ -30,9 +26,8 @@ from ._reproduce.figures import specification
 from ._reproduce.page import reproduction_page
 from ._shared.drawings import svg
 from ._shared.page import render
-from ._shared.text_table import TextTable
-from ._train.charts import train_charts
-from ._train.page import train_page
+from ._shared.terminal import TextTable
+from ._train.charts import train_charts, train_page
 from ._train.table import main_tables, warning_tables
 from ._watch.answer import about_line, answer_of
 from ._watch.page import watch_page
@@ -45,7 +40,21 @@ _MOST_ROWS = 60  # of a table on a card
 
 
 def page_of(result: Result) -> str:
-    """The page of any result."""
+    """The page of any result: one self-contained HTML file that works offline.
+
+    `Result.to_html` writes it.
+
+    Args:
+        result: of any study.
+
+    Returns:
+        The text of the file.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.page_of(run)[:15]
+        '<!doctype html>'
+    """
     pages: dict[str, Callable[[Any], str]] = {
         "report": report_page,
         "report --each": reports_page,
@@ -65,7 +74,21 @@ def page_of(result: Result) -> str:
 
 
 def card_of(result: Result) -> str:
-    """What a notebook shows of a result: what was measured on what, sentences, charts without a script, the table."""
+    """What a notebook shows of a result.
+
+    What was measured on what, findings, charts as SVG without a script, and the main table.
+
+    Args:
+        result: of any study.
+
+    Returns:
+        HTML to be put into a page.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.card_of(run)[:4]
+        '<div'
+    """
     cards: dict[str, Any] = {
         "diagnose": run_html,
         "report": report_html,
@@ -159,11 +182,8 @@ def _about(manifest: Mapping[str, Any]) -> str:
 
 def _table(rows: pl.DataFrame) -> str:
     shown = [[_cell(value) for value in row] for row in rows.head(_MOST_ROWS).iter_rows()]
-    return table_of(rows.columns, shown) + _left_out(len(rows))
-
-
-def _left_out(rows: int) -> str:
-    return f"<p>{rows - _MOST_ROWS:,} more rows: .table holds all</p>" if rows > _MOST_ROWS else ""
+    left = len(rows) - _MOST_ROWS
+    return table_of(rows.columns, shown) + (f"<p>{left:,} more rows: .table holds all</p>" if left > 0 else "")
 
 
 def _cell(value: Any) -> str:

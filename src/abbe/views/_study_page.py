@@ -1,19 +1,17 @@
-"""One offline page for a study of sentences, charts and tables: capacity, calibration, experiments of the lab."""
+"""The offline page of a study with findings, charts and tables: capacity, calibration, experiments of the lab."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..words.finding import Finding
 from ..words.manifest import for_others, part_of
 from ..words.numbers import duration
-from ._report.page import numbers_of
 from ._shared.data import both_themes
-from ._shared.page import as_json, render, script, vega
+from ._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from ._shared.series import Spec
-from ._shared.text_table import TextTable
+from ._shared.terminal import TextTable
 from ._shared.theme import ThemeName
 
 if TYPE_CHECKING:
@@ -23,7 +21,7 @@ _SCRIPTS = ("page.js", "charts.js", "choose.js", "compare_start.js")
 
 
 def _shown(charts: Mapping[ThemeName, Mapping[str, Spec]] | None) -> list[dict[str, Any]]:
-    """Name, columns, and where there are several, the heading of each: scripts draw a chart without its title."""
+    """Name, columns, and with several charts the heading of each: scripts draw a chart without its title."""
     drawn = next(iter(charts.values())) if charts else {}
     return [
         {
@@ -40,9 +38,9 @@ def study_page(
     result: Result, question: str, about: Sequence[str], findings: Iterable[Finding], tables: Sequence[TextTable],
     charts: Mapping[ThemeName, Mapping[str, Spec]] | None = None,
 ) -> str:  # fmt: skip
-    """The question as its title, then sentences, charts in both themes, tables, manifest."""
+    """The question as title, then findings, charts in both themes, tables, manifest."""
     manifest = for_others(result.manifest)
-    page = render(
+    return render(
         "study.html.jinja",
         scripts=[*([vega()] if charts else []), *map(script, _SCRIPTS)],
         study=result.study,
@@ -52,8 +50,6 @@ def study_page(
         findings=[(finding, numbers_of(finding.numbers)) for finding in findings],
         charts_shown=_shown(charts),
         tables=tables,
-        skipped=[str(why) for why in manifest.get("skipped") or ()],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(manifest),
         charts=as_json(both_themes(charts) if charts else {}),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file

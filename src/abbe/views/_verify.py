@@ -26,13 +26,16 @@ def sentence(verdict: Verdict) -> str:
 
 
 def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
-    """Every statement with its ratios, then every refuted one with the smallest counterexample.
+    """Which statements hold, and how tight are they?
+
+    Every statement with its ratios, then every refuted one with its smallest counterexample. A ratio near 1 means that
+    a bound is tight, a small one that it is loose; one above 1 refutes it.
 
     Args:
-        verdicts: of `abbe.verify`.
+        verdicts: from `abbe.verify`.
 
     Returns:
-        What `rich` prints. A ratio above 1 refutes a statement, one near 1 shows that it is tight.
+        What `rich` prints.
 
     Examples:
         >>> from rich.console import Console
@@ -77,7 +80,7 @@ def verify_summary(verdicts: Sequence[Verdict]) -> str:
     """One line: how many statements hold, how many are refuted, and whether that is as the catalogue says.
 
     Args:
-        verdicts: of `abbe.verify`.
+        verdicts: from `abbe.verify`.
 
     Returns:
         The sentence; it names every statement whose verdict was not expected.
@@ -100,7 +103,7 @@ def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
     """The verdicts as one offline page: the summary, how tight every bound is, a table per section.
 
     Args:
-        verdicts: of `abbe.verify`.
+        verdicts: from `abbe.verify`.
         trials: random draws per statement, as given to it.
         seed: as given to it.
 

@@ -26,15 +26,17 @@ _SHAPES = {"holds": "circle", "approximation": "diamond", "refuted": "cross"}
 
 @unchecked
 def verify_chart(verdicts: Sequence[Verdict], theme: ThemeName = "light") -> Spec:
-    """How tight is every bound? The ratio of each statement, from typical draws to the worst point, as a chart.
+    """How tight is every bound?
+
+    The ratio of each statement, from the median of random draws to the worst point found. A small median means that a
+    bound says little about ordinary inputs; a worst ratio of 1 that it is tight; a larger one that it is false.
 
     Args:
-        verdicts: of `abbe.verify`.
+        verdicts: from `abbe.verify`.
         theme: "light" or "dark".
 
     Returns:
-        A Vega-Lite chart with one panel per section. A line from far left says that a bound tells little about ordinary
-        inputs; a mark at 1 that it is tight; a mark to the right of 1 that it is false.
+        A Vega-Lite chart with one panel per section.
 
     Examples:
         >>> chart = abbe.views.verify_chart(abbe.verify(["top-mass", "spectral-paper"], trials=20))
@@ -62,7 +64,7 @@ def save_verify_figures(verdicts: Sequence[Verdict], folder: str | os.PathLike[s
     """Draw the chart of a verification as PNG and SVG, light and dark.
 
     Args:
-        verdicts: of `abbe.verify`.
+        verdicts: from `abbe.verify`.
         folder: for the files; made if it does not exist.
 
     Returns:

@@ -22,6 +22,7 @@ from inside import (
     QueryDistances,
     dependence,
     over_units,
+    reproduction_page,
     units_key,
     with_readings,
 )
@@ -31,7 +32,7 @@ from torch import Tensor
 import abbe
 from abbe.measures import Reading, ks_test
 from abbe.studies import Claim, Figure, Reproduction
-from abbe.views import reproduction_page, reproduction_table
+from abbe.views import reproduction_table
 
 GRID, LENGTH, HEADS = (1, 2, 4, 8, 16), 32, 12
 POSITIONS = torch.arange(2, LENGTH, 3)

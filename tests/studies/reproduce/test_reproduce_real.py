@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from inside import reproduction_page
 from real import pulled, shared_model, shared_text
 
 import abbe
 from abbe.studies import FIGURES
-from abbe.views import reproduction_page
 
 pytestmark = pytest.mark.real
 

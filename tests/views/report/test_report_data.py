@@ -16,14 +16,13 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import both_themes, chart_specifications, packed_table, plain_value, sample_as_json
+from inside import both_themes, chart_specifications, packed_table, plain_value, report_page, sample_as_json
 from polars.testing import assert_frame_equal
 from unpacked_page import unpacked, unpacked_table
 
 import abbe
 from abbe.results import FORMAT, SCHEMA
 from abbe.studies import Report
-from abbe.views import report_page
 
 
 def five_digits(table: pl.DataFrame) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import Any
 import made_up_report as made
 import polars as pl
 import pytest
-from inside import measured_line, packed, script
+from inside import measured_line, packed, report_page, script
 from inside import report_facts as facts
 from inside import report_SCRIPTS as SCRIPTS
 from markupsafe import escape
@@ -20,7 +20,6 @@ from parsed_page import HOSTILE, Page
 from unpacked_page import unpacked, unpacked_table
 
 from abbe.studies import HeadVerdict, Report
-from abbe.views import report_page
 from abbe.words.finding import Finding, KeyNumber
 
 SECTIONS = ["answer", "heads", "tokens", "growth", "gradients", "advice", "everything", "glossary"]
@@ -228,7 +227,7 @@ def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
     }  # fmt: skip
     for part, words in told.items():
         assert (words in page.text) == (part in changes), words
-    assert "No window was kept to look at." in page.text
+    assert "No window was kept for inspection." in page.text
 
 
 def test_the_line_and_the_facts() -> None:

@@ -87,7 +87,7 @@ def test_a_reader_chooses_measure_length_head_query_and_size(opened: Opened, fou
     assert f"of {found.sample.sizes[-1]} selected tokens" in told[-1]
     assert len(set(told)) == len(found.sample.sizes)
     before = seen.text("#token-words"), seen.page.locator("#tokens button.token[aria-pressed=true]").inner_text()
-    seen.page.get_by_role("button", name="query before").click()
+    seen.page.get_by_role("button", name="previous query").click()
     after = seen.text("#token-words"), seen.page.locator("#tokens button.token[aria-pressed=true]").inner_text()
     assert before != after
     seen.quiet()

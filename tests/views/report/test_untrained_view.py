@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 
 import made_up_report as made
+from inside import report_page
 from rich.console import Console
 
 from abbe.studies import Report
-from abbe.views import report_page, report_table
+from abbe.views import report_table
 from abbe.words.finding import NOT_LEARNED, NOTICE, Finding
 
 

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from inside import reproduction_page
 from made_up import MANIFEST, reproduction
-
-from abbe.views import reproduction_page
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 CHROMIUM = shutil.which("chromium")

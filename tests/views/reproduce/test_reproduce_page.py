@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import as_json, count, script, vega
+from inside import as_json, count, reproduction_page, script, vega
 from inside import reproduce_facts as facts
 from made_up import CLAIMS, MANIFEST, figures, reproduction
 from parsed_page import HOSTILE, Page
 
 from abbe import AbbeError
 from abbe.studies import Claim
-from abbe.views import reproduction_page, save_reproduction_figures
+from abbe.views import save_reproduction_figures
 from abbe.words.numbers import duration
 
 

@@ -18,6 +18,7 @@ from inside import (
     NEEDLE_SCHEMA,
     THEMES,
     compare_charts,
+    compare_page,
     frontier,
     looks_of,
     short_names,
@@ -27,7 +28,7 @@ from inside import compare_interval as interval
 from rich.console import Console
 
 from abbe import AbbeError
-from abbe.views import compare_page, compare_table, save_compare_figures
+from abbe.views import compare_table, save_compare_figures
 from abbe.words.names import BASELINE
 
 EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"

@@ -11,13 +11,13 @@ from typing import Any
 import made_up_watch as made
 import pytest
 import unpacked_page
-from inside import kept_of, kept_places, watch_chart
+from inside import kept_of, kept_places, watch_chart, watch_page
 from inside import watch_SCRIPTS as SCRIPTS
 from rich.console import Console
 
 import abbe
 from abbe.results import Training
-from abbe.views import card_of, page_of, save_watch_figures, watch_page, watch_summary, watch_table
+from abbe.views import card_of, page_of, save_watch_figures, watch_summary, watch_table
 from abbe.words.training import ALERTS, watched_words
 
 EVIL = "<script>document.title='x'</script>\"' &amp; \u202eabc"

@@ -1,8 +1,10 @@
-"""A calibration as charts: the loss stage by stage, and what the swap changed in every layer."""
+"""A calibration as charts and page: the loss stage by stage, and what the swap changed in every layer."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -10,10 +12,13 @@ import altair as alt
 from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ...words.numbers import percent
+from .._shared.drawings import save_drawings
 from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, tip, value_axis
-from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
+from .._study_page import study_page
+from .table import calibration_question, calibration_tables
 
 if TYPE_CHECKING:
     from ...studies import Calibration
@@ -25,7 +30,25 @@ _LEAST = 1.0  # percent: zeros of a normalizer that has none come from weights t
 
 @unchecked
 def calibration_chart(calibration: Calibration, theme: ThemeName = "light") -> Spec:
-    """Up to three panels: losses on held-out windows, the error of each layer's outputs, its weights of exactly 0."""
+    """What did the swap cost, and what did calibration regain?
+
+    Up to three panels: the loss of each stage on held-out windows, and per layer the error of its outputs and its
+    weights of exactly 0. A stage near the dashed line costs nothing; a large error marks a layer that the swap changed
+    a lot.
+
+    Args:
+        calibration: from `abbe.calibrate`.
+        theme: "light" or "dark".
+
+    Returns:
+        The Vega-Lite specification; `altair.Chart.from_dict` takes it.
+
+    Examples:
+        >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
+        >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
+        >>> [panel["title"] for panel in abbe.views.calibration_chart(calibration)["concat"]]
+        ['loss on held-out windows', "change of each layer's outputs", 'exact zeros in each layer']
+    """
     looks, layers = _looks(THEMES[theme]), rows_of(calibration.layers)
     panels = [
         _losses(calibration, looks, THEMES[theme]),
@@ -33,10 +56,10 @@ def calibration_chart(calibration: Calibration, theme: ThemeName = "light") -> S
         _by_layer(layers, "zeros", "weights of exactly 0 (%)", "exact zeros in each layer", looks),
     ]
     question = "What did the swap cost, and what did calibration regain?"
-    chart = finished(panels, question, _about(calibration), theme, columns=len(panels))
-    chart["config"]["legend"]["columns"] = len(looks)
-    apart = dict.fromkeys(("color", "strokeDash", "strokeWidth", "x", "y"), "independent")
-    return chart | {"resolve": {"scale": apart}}
+    return finished(
+        panels, question, _about(calibration), theme, columns=len(panels), legend_columns=len(looks),
+        independent=("color", "strokeDash", "strokeWidth", "x", "y"),
+    )  # fmt: skip
 
 
 def _about(calibration: Calibration) -> list[str]:
@@ -63,7 +86,7 @@ def _looks(theme: Theme) -> dict[str, Look]:
 
 
 def _losses(calibration: Calibration, looks: dict[str, Look], theme: Theme) -> Spec | None:
-    """A point for every stage. Its bar is the paired difference: what windows have in common is not in it."""
+    """A point per stage. Its bar is the paired difference, which leaves out what windows have in common."""
     if not calibration.losses:
         return None
     baseline = calibration.losses[0].loss.value
@@ -95,7 +118,7 @@ def _losses(calibration: Calibration, looks: dict[str, Look], theme: Theme) -> S
 
 
 def _by_layer(layers: Sequence[Row], what: str, axis: str, title: str, looks: dict[str, Look]) -> Spec | None:
-    """A line for every stage; None where there is nothing to see."""
+    """A line per stage; None if there is nothing to see."""
     rows = [
         {"layer": row["layer"], "value": 100 * row[f"{what}_{column}"], "shown": stage}
         for stage, column in _COLUMNS.items()
@@ -109,6 +132,31 @@ def _by_layer(layers: Sequence[Row], what: str, axis: str, title: str, looks: di
     x = alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap="parity"))
     y = value_axis("value", axis, values, log=False)
     tips = [tip("shown", "stage", "N"), tip("layer"), tip("value", axis)]
-    lines = source(rows).mark_line().encode(x, y, tooltip=tips, **style)
-    points = source(rows).mark_point(filled=True, size=34, opacity=1).encode(x, y, style["color"], tooltip=tips)
-    return panel([lines, points], title)
+    return panel(lines(rows, x, y, style, tips), title)
+
+
+def calibration_page(calibration: Calibration) -> str:
+    windows, held_out = (len(calibration.manifest.get(name) or ()) for name in ("windows", "held_out"))
+    length = part_of(calibration.manifest, "settings").get("length")
+    about = f"on {text_name(calibration.manifest)}: fitted on {windows} windows of {length} tokens, {held_out} held out"
+    charts = {theme: {"calibration": calibration_chart(calibration, theme)} for theme in THEMES}
+    question, tables = calibration_question(calibration), calibration_tables(calibration)
+    return study_page(calibration, question, [about], calibration.findings, tables, charts)
+
+
+def save_calibration_figures(calibration: Calibration, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw the chart of a calibration as PNG and SVG, light and dark.
+
+    `calibration_chart` says what it shows.
+
+    Args:
+        calibration: from `abbe.calibrate`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
+        >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
+        >>> abbe.views.save_calibration_figures(calibration, "figures")[0].name
+        'calibration.png'
+    """
+    return save_drawings(folder, lambda theme: {"calibration": calibration_chart(calibration, theme)})

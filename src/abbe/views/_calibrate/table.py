@@ -10,21 +10,31 @@ from rich.text import Text
 from ...words.manifest import model_name
 from ...words.names import FINETUNED, FITTED, SWAPPED
 from ...words.numbers import percent, with_interval
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, bullets, draw, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Calibration, Interval
 
 
 def calibration_table(calibration: Calibration) -> RenderableType:
-    """A calibration on a terminal: losses stage by stage, and errors of the layers; from 80 columns on."""
+    """What did the swap cost, and what did calibration regain?
+
+    Losses stage by stage, then errors and exact zeros per layer. A loss over the baseline above 0 and a large error are
+    costs.
+
+    Args:
+        calibration: from `abbe.calibrate`.
+
+    Examples:
+        >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
+        >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
+        >>> from rich import print
+        >>> print(abbe.views.calibration_table(calibration))
+        abbe-gpt2-5M with topk:k=8
+        ...
+    """
     parts: list[RenderableType] = [Text(plain(calibration_question(calibration)), style="bold")]
-    for table in calibration_tables(calibration):
-        drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
-        for row in table.rows:
-            drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row))  # the interval below its number
-        parts.append(drawn)
+    parts += [draw(table, "(") for table in calibration_tables(calibration)]  # the interval below its number
     return Group(*parts, *bullets(calibration.findings), *skipped_lines(calibration.manifest))
 
 
@@ -35,7 +45,7 @@ def calibration_question(calibration: Calibration) -> str:
 
 
 def calibration_tables(calibration: Calibration) -> list[TextTable]:
-    """Losses, then errors and zeros of every layer."""
+    """Losses, then errors and zeros per layer."""
     of_layers = _layers(calibration, "error", "Error of the outputs, over their size")
     zeros = _layers(calibration, "zeros", "Weights that are exactly 0")
     return [*([_losses(calibration)] if calibration.losses else []), of_layers, zeros]
@@ -50,12 +60,12 @@ def _losses(calibration: Calibration) -> TextTable:
 
 
 def _cell(mean: Interval | None) -> str:
-    """Without a minus before 0.000, which is what z says."""
+    """z drops the minus of -0.000."""
     return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:z.3f}".format)
 
 
 def _layers(calibration: Calibration, what: str, title: str) -> TextTable:
-    """A column for each stage after the swap."""
+    """A column per stage after the swap."""
     layers = calibration.layers
     stages = {"before": SWAPPED, "after": FITTED}
     stages |= {} if layers["error_tuned"].is_null().all() else {"tuned": FINETUNED}

@@ -1,8 +1,10 @@
-"""Capacity as charts: loss against kept keys, N* against the length; then the panels of the layers."""
+"""Capacity as charts and page: loss against kept keys, N* against the length; then the panels of the layers."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -11,34 +13,50 @@ import polars as pl
 from ...words.manifest import model_name, text_name
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
-from .._shared.panels import INTERVAL_TIPS, Look, Row, data, numbers, places_axis, renamed, rows_of, series_style, tip
-from .._shared.series import Spec, finished, log_axis, panel, unchecked
+from .._shared.drawings import save_drawings
+from .._shared.panels import INTERVAL_TIPS, Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
+from .._shared.series import Spec, finished, lines, log_axis, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
+from .._study_page import study_page
 from .layer_charts import layer_growth, layer_panels
+from .table import capacity_lines, capacity_tables
 
 if TYPE_CHECKING:
     from ...studies import Capacity
 
-_DECADES = 3.0  # of rises: what is smaller, or no rise, lies at the lower edge
+_DECADES = 3.0  # of rises: smaller ones, and falls, lie at the lower edge
 _DASHES = ((1, 0), (6, 3), (2, 3), (8, 3, 2, 3))
 
 
 @unchecked
 def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
-    """All panels as one Vega-Lite chart, two in a row: a curve for each way, growth, layers for each way.
+    """How many tokens does the model need?
 
-    Growth of the model stands beside that of the layers; where there is none, it comes last, so that the two ways stay
-    side by side.
+    One panel per way with the loss against the kept keys N, then N* against the length, and the layers where they were
+    measured. A curve that falls early needs few keys; one that stays high reads widely.
+
+    Args:
+        study: from `abbe.capacity`.
+        theme: "light" or "dark".
+
+    Returns:
+        The Vega-Lite specification; `altair.Chart.from_dict` takes it.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> [panel["title"] for panel in abbe.views.capacity_chart(study)["concat"]]
+        ['truncated, renormalised', 'growth with the length']
     """
     colours = THEMES[theme]
     rises = [_rises(study, way, colours) for way in study.manifest["settings"]["ways"]]
     growth, of_layers = _over_length(study, colours), layer_panels(study, colours)
     beside = layer_growth(study, colours)
+    # Without growth of layers beside it, growth of the model comes last, so that the two ways stay side by side.
     panels = [*rises, *of_layers, growth] if beside is None else [*rises, growth, beside, *of_layers]
-    chart = finished(panels, "How many tokens does the model need?", _about(study), theme)
-    apart = dict.fromkeys(("color", "strokeDash", "strokeWidth", "x", "y"), "independent")
-    return chart | {"resolve": {"scale": apart}}
+    scales = ("color", "strokeDash", "strokeWidth", "x", "y")
+    return finished(panels, "How many tokens does the model need?", _about(study), theme, independent=scales)
 
 
 def _about(study: Capacity) -> list[str]:
@@ -57,7 +75,7 @@ def _about_layers(study: Capacity) -> list[str]:
 
 
 def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
-    """The relative rise of the loss against the keys that are kept; what is allowed as level lines."""
+    """The relative rise of the loss against the kept keys; horizontal lines mark the rises allowed."""
     rows = rows_of(study.curve.filter(pl.col("layer").is_null() & (pl.col("way") == way)))
     for row in rows:
         row |= {name: None if row[name] is None else 100 * row[name] for name in ("rise", "low", "high")}
@@ -66,11 +84,12 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
     x = places_axis("n", "kept keys N", numbers(rows, "n"), every=False)
     y = log_axis("rise", "rise of the loss (%)", [*numbers(rows, "rise"), *numbers(taus, "rise")], _DECADES)
     lengths = sorted({row["length"] for row in rows})
-    scale = alt.Scale(domain=[f"L = {length:,}" for length in lengths], range=_between(*theme.ramp, len(lengths)))
+    shades = theme.shades(len(lengths)) if len(lengths) > 1 else theme.ramp[1:]
+    scale = alt.Scale(domain=[f"L = {length:,}" for length in lengths], range=shades)
     colour = alt.Color("shown:N", title=None, scale=scale, legend=alt.Legend(symbolType="stroke", columns=4))
     tips = [tip("length", "length L"), tip("n", "kept keys N"), tip("rise", "rise (%)"), *INTERVAL_TIPS]
-    drawn, banded = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
-    layers = [alt.Chart(data(banded)).mark_area(opacity=0.18).encode(x, renamed(y, "low"), colour, y2="high:Q")]
+    drawn, banded = source(rows), [row for row in rows if row["low"] is not None]
+    layers = [source(banded).mark_area(opacity=0.18).encode(x, renamed(y, "low"), colour, y2="high:Q")]
     layers += [
         drawn.mark_line(strokeWidth=2).encode(x, y, colour, tooltip=tips),
         drawn.mark_point(filled=True, size=18, opacity=1).encode(x, y, colour, tooltip=tips),
@@ -80,20 +99,13 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
 
 
 def _levels(taus: Sequence[Row], y: alt.Y, theme: Theme) -> list[alt.Chart]:
-    lines = alt.Chart(data(taus))
+    levels = source(taus)
     return [
-        lines.mark_rule(color=theme.claim, strokeDash=[5, 3], strokeWidth=1.2).encode(y=y),
-        lines.mark_text(color=theme.claim, align="right", baseline="bottom", dy=-2, fontSize=10).encode(
+        levels.mark_rule(color=theme.claim, strokeDash=[5, 3], strokeWidth=1.2).encode(y=y),
+        levels.mark_text(color=theme.claim, align="right", baseline="bottom", dy=-2, fontSize=10).encode(
             x=alt.value("width"), y=y, text=alt.Text("shown:N")
         ),
     ]
-
-
-def _between(first: str, last: str, count: int) -> list[str]:
-    """So many colours from one to the other."""
-    ends = [[int(colour[i : i + 2], 16) for i in (1, 3, 5)] for colour in (first, last)]
-    parts = [i / max(1, count - 1) for i in range(count)] if count > 1 else [1.0]
-    return ["#" + "".join(f"{round(a + (b - a) * part):02x}" for a, b in zip(*ends, strict=True)) for part in parts]
 
 
 def _over_length(study: Capacity, theme: Theme) -> Spec:
@@ -108,19 +120,15 @@ def _over_length(study: Capacity, theme: Theme) -> Spec:
     y = log_axis("capacity", "capacity N* (keys)", numbers([*rows, *paper], "capacity", "low", "high"))
     style = series_style(looks, looks)
     tips = [tip("shown", "series", "N"), tip("length"), tip("capacity", "N*"), tip("share", "N*/L"), *INTERVAL_TIPS]
-    drawn, ends = alt.Chart(data(rows)), [row for row in rows if row["low"] is not None]
-    bars = alt.Chart(data(ends)).mark_rule(opacity=0.45, strokeWidth=3)
-    layers = [alt.Chart(data(paper)).mark_line().encode(x, y, **style)]
+    ends = [row for row in rows if row["low"] is not None]
+    bars = source(ends).mark_rule(opacity=0.45, strokeWidth=3)
+    layers = [source(paper).mark_line().encode(x, y, **style)]
     layers += [bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=style["color"])] if ends else []
-    layers += [
-        drawn.mark_line().encode(x, y, tooltip=tips, **style),
-        drawn.mark_point(filled=True, size=34, opacity=1).encode(x, y, tooltip=tips, color=style["color"]),
-    ]
-    return panel(layers, "growth with the length")
+    return panel([*layers, *lines(rows, x, y, style, tips)], "growth with the length")
 
 
 def _looks(study: Capacity, theme: Theme) -> dict[str, Look]:
-    """Ways by colour, taus by dash; the paper's share in another one."""
+    """Ways by colour, taus by dash; the paper's share has its own colour."""
     settings, hues = study.manifest["settings"], {"deletion": theme.third, "renormalised": theme.selected}
     series = {
         f"{way} {tau}": Look(f"{way}, {percent(tau, 2)}", hues[way], _DASHES[place % len(_DASHES)])
@@ -128,3 +136,27 @@ def _looks(study: Capacity, theme: Theme) -> dict[str, Look]:
         for place, tau in enumerate(settings["taus"])
     }
     return series | {"paper": Look(f"{percent(PAPER_CRITICAL_SHARE)} of L, the paper's", theme.claim, (3, 3), 1.5)}
+
+
+def capacity_page(study: Capacity) -> str:
+    question, *about = capacity_lines(study)
+    charts = {theme: {"capacity": capacity_chart(study, theme)} for theme in THEMES}
+    return study_page(study, question, about, study.findings, capacity_tables(study), charts)
+
+
+def save_capacity_figures(study: Capacity, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw the chart of a capacity study as PNG and SVG, light and dark.
+
+    `capacity_chart` says what it shows.
+
+    Args:
+        study: from `abbe.capacity`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> abbe.views.save_capacity_figures(study, "figures")[0].name
+        'capacity.png'
+    """
+    return save_drawings(folder, lambda theme: {"capacity": capacity_chart(study, theme)})

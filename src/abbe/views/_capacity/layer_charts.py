@@ -1,4 +1,4 @@
-"""Layers truncated alone, as charts: at the longest length, both ways side by side, and over all lengths."""
+"""Charts of layers truncated alone: at the longest length, both ways side by side, and over all lengths."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import altair as alt
 import polars as pl
 
 from ...words.numbers import percent
-from .._shared.panels import INTERVAL_TIPS, Row, data, numbers, places_axis, renamed, rows_of, share_axis, tip
-from .._shared.series import Spec, log_axis, panel
+from .._shared.panels import INTERVAL_TIPS, Row, numbers, places_axis, renamed, rows_of, share_axis, tip
+from .._shared.series import Spec, log_axis, panel, source
 from .._shared.theme import Theme
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ _LAYER_TIPS = [
 
 
 def layer_panels(study: Capacity, theme: Theme) -> list[Spec]:
-    """Every layer at its equal share of the smallest tau: capacity, separability, and both together; for each way."""
+    """Every layer at its equal share of the smallest tau: capacity, separability, and both together, per way."""
     of_layers = study.layers.filter(pl.col("length") == pl.col("length").max())
     if not of_layers.height:
         return []
@@ -39,7 +39,7 @@ def layer_panels(study: Capacity, theme: Theme) -> list[Spec]:
 
 
 def layer_growth(study: Capacity, theme: Theme) -> Spec | None:
-    """Capacity against the length, a line for each layer, in the way that is reported; None with one length."""
+    """Capacity against the length, a line per layer, for the reported way; None with one length."""
     way = study.reported_way
     rows = rows_of(study.layers.filter(pl.col("way") == way).sort("layer", "length"))
     lengths = sorted({row["length"] for row in rows})
@@ -48,7 +48,7 @@ def layer_growth(study: Capacity, theme: Theme) -> Spec | None:
     x, y = places_axis("length", "length L (tokens)", lengths), _keys_axis(rows)
     colour = _by_layer(rows, theme)
     tips = [tip("layer"), tip("length", "length L"), tip("capacity", "keys N"), *INTERVAL_TIPS]
-    drawn = alt.Chart(data(rows))
+    drawn = source(rows)
     layers = [
         drawn.mark_line(strokeWidth=2).encode(x, y, colour, tooltip=tips, detail="layer:N"),
         drawn.mark_point(filled=True, size=34, opacity=1).encode(x, y, colour, tooltip=tips),
@@ -63,7 +63,7 @@ def _keys_axis(rows: Sequence[Row]) -> alt.Y:
 
 
 def _by_layer(rows: Sequence[Row], theme: Theme) -> alt.Color:
-    """From the first to the last; a legend only where there are too many for numbers."""
+    """From the first layer to the last; a legend only if there are too many for numbers."""
     few = len({row["layer"] for row in rows}) <= _LABELLED
     legend = None if few else alt.Legend(format="d", columns=6)
     return alt.Color("layer:Q", title="layer", scale=alt.Scale(range=list(theme.ramp)), legend=legend)
@@ -71,27 +71,27 @@ def _by_layer(rows: Sequence[Row], theme: Theme) -> alt.Color:
 
 def _numbered(rows: Sequence[Row], x: alt.X, y: alt.Y, theme: Theme) -> list[alt.Chart]:
     """The number of each layer beside its point, if they are few."""
-    text = alt.Chart(data(rows)).mark_text(dx=7, align="left", color=theme.ink, fontSize=10)
+    text = source(rows).mark_text(dx=7, align="left", color=theme.ink, fontSize=10)
     return [text.encode(x, y, text="layer:N")] if len(rows) <= _LABELLED else []
 
 
 def _together(rows: Sequence[Row], keys: alt.Y, title: str, theme: Theme) -> Spec:
-    """Each layer a point with its number: a line of points would mean that geometry says what is needed."""
+    """A numbered point per layer: points along a line would mean that geometry predicts the keys needed."""
     known = [row for row in rows if row["separability"] is not None]
     scale = alt.Scale(zero=False, nice=True, padding=12)
     words = f"separability of {rows[0]['separability_n']} tokens"
     x = alt.X("separability:Q", title=words, scale=scale, axis=alt.Axis(tickCount=4))
-    points = alt.Chart(data(known)).mark_point(filled=True, size=60, opacity=1)
+    points = source(known).mark_point(filled=True, size=60, opacity=1)
     drawn = points.encode(x, keys, _by_layer(rows, theme), tooltip=_LAYER_TIPS)
     return panel([drawn, *_numbered(known, x, keys, theme)], title)
 
 
 def _capacities(rows: Sequence[Row], keys: alt.Y, title: str, theme: Theme) -> Spec:
-    points = alt.Chart(data(rows)).mark_point(filled=True, size=60, color=theme.selected, opacity=1)
+    points = source(rows).mark_point(filled=True, size=60, color=theme.selected, opacity=1)
     drawn = [points.encode(_LAYER, keys, tooltip=_LAYER_TIPS)]
     whole = [row for row in rows if row["low"] is not None]
     if whole:
-        rule = alt.Chart(data(whole)).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
+        rule = source(whole).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
         drawn.append(rule.encode(x=_LAYER, y=renamed(keys, "low"), y2="high:Q"))
     return panel(drawn, title)
 
@@ -99,7 +99,7 @@ def _capacities(rows: Sequence[Row], keys: alt.Y, title: str, theme: Theme) -> S
 def _separabilities(rows: Sequence[Row], title: str, theme: Theme) -> Spec:
     x = alt.X("layer:O", title="layer (ticks: random sets)", axis=_LAYER_AXIS)
     shares = share_axis("separability", f"share of {rows[0]['separability_n']} tokens in the ball")
-    chart = alt.Chart(data(rows))
+    chart = source(rows)
     bars = chart.mark_bar(color=theme.selected, opacity=0.8).encode(x, shares, tooltip=_LAYER_TIPS)
     ticks = chart.mark_tick(color=theme.ink, thickness=2).encode(x, renamed(shares, "control"))
     return panel([bars, ticks], title)

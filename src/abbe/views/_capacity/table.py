@@ -13,21 +13,34 @@ from rich.text import Text
 
 from ...words.manifest import model_name, text_name
 from ...words.numbers import interval, number, percent
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, bullets, new_table, note_lines, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Capacity
 
-_WHOLE = ("way", "interval", "separability")  # single words, or numbers that are read together
+_WHOLE = ("way", "interval", "separability")  # single words, or numbers that belong together
 
 
 def capacity_table(study: Capacity) -> RenderableType:
-    """Capacities on a terminal: of the model, and of its layers; from 80 columns on."""
+    """How many keys per query does the model need?
+
+    N* by length, by layer, its growth, and what they mean. A small N* means that few keys do the work.
+
+    Args:
+        study: from `abbe.capacity`.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
+        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
+        >>> from rich import print
+        >>> print(abbe.views.capacity_table(study))
+        How many tokens does abbe-gpt2-5M need?
+        ...
+    """
     question, *about = capacity_lines(study)
     parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
     for table in capacity_tables(study):
-        parts += [_drawn(table), *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+        parts += [_drawn(table), *note_lines(table)]
     parts.append(Text("What it means", style="bold"))
     return Group(*parts, *bullets(study.findings), *skipped_lines(study.manifest))
 
@@ -43,7 +56,7 @@ def capacity_lines(study: Capacity) -> list[str]:
 
 
 def capacity_tables(study: Capacity) -> list[TextTable]:
-    """N* of the whole model, its growth, and a table of layers for each way."""
+    """N* of the whole model, its growth, and a table of layers per way."""
     growth = [_growth(study)] if study.growth["layer"].is_null().any() else []
     return [_by_length(study), *growth, *_by_layer(study)]
 
@@ -82,7 +95,7 @@ def _growth(study: Capacity) -> TextTable:
 
 
 def _by_layer(study: Capacity) -> list[TextTable]:
-    """A table for each way, at the longest length; below the last what g is, and where the other lengths are."""
+    """A table per way at the longest length; the last one's note explains g and where the other lengths are."""
     rows = study.table.filter(pl.col("layer").is_not_null())
     longest = rows.filter(pl.col("length") == pl.col("length").max())
     tables = [
@@ -99,7 +112,7 @@ def _by_layer(study: Capacity) -> list[TextTable]:
 
 
 def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> TextTable:
-    """A column for every rise that is allowed: tau, and its equal share among the layers; g is for the smallest."""
+    """A column per rise allowed: tau, and its equal share among the layers; g is for the smallest."""
     allowed = sorted(rows["allowed"].unique().to_list(), reverse=True)
     way, length = rows["way"][0], rows["length"][0]
     grown = growth.filter(pl.col("layer").is_not_null() & (pl.col("way") == way) & (pl.col("allowed") == allowed[-1]))
@@ -117,18 +130,18 @@ def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> TextTable:
 
 
 def _needed(row: dict[str, Any]) -> str:
-    """N*; where a smaller N held as well, a mark and the first one."""
+    """N*; if a smaller N also sufficed, a mark and the first one."""
     value = number(row["capacity"], 3)
     return value if row["monotone"] else f"{value}? (first {row['first']:,})"
 
 
 def _ends(row: dict[str, Any]) -> str:
-    """Whole numbers that hold the interval."""
+    """The interval, widened to whole numbers."""
     return "" if row["low"] is None else f"{math.floor(row['low']):,} to {math.ceil(row['high']):,}"
 
 
 def _beside(row: dict[str, Any]) -> str:
-    """The share, and of how many tokens."""
+    """The share and the number of tokens."""
     return "" if row["separability"] is None else f"{_share(row['separability'])} of {row['separability_n']}"
 
 

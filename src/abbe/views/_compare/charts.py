@@ -14,7 +14,7 @@ from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE, CALIBRATED, JUMPS
 from .._shared.labels import Box, Point, place_names
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, tip
-from .._shared.series import Spec, finished, panel, source, unchecked, x_of
+from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .words import name_of
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from ...studies import Comparison
 
 QUESTION = "What does each normalizer cost, and what does it gain?"
-_LONGEST = 27  # letters of a name that has room beside a point
+_LONGEST = 27  # letters that have room beside a point
 
 
 def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
-    """One look for every normalizer, through all charts; a calibrated one is dashed in the colour of the plain one."""
+    """One look per normalizer in all charts; a calibrated one is dashed, in the colour of the plain one."""
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.ramp[0], theme.bad, theme.control)
     looks: dict[str, Look] = {}
     labels = short_names(comparison.table["normalizer"].to_list())
@@ -42,7 +42,7 @@ def looks_of(comparison: Comparison, theme: Theme) -> dict[str, Look]:
 
 
 def short_names(names: Sequence[str]) -> dict[str, str]:
-    """As they stand in charts: of long ones both ends, made unique by a number; tooltips and tables have them whole."""
+    """Names in charts: long ones keep both ends, and a number if need be; tooltips and tables show them in full."""
     short_ones: dict[str, str] = {}
     for name in names:
         short = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 14]}…{name[-13:]}"
@@ -53,7 +53,7 @@ def short_names(names: Sequence[str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class _Scale:
-    """From a number to its place in a panel, in pixels, and back."""
+    """Converts a number to its place in a panel, in pixels, and back."""
 
     low: float
     high: float
@@ -86,7 +86,7 @@ def _scale(values: Sequence[float], size: float, around: float, log: bool = Fals
 
 @unchecked
 def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
-    """Two panels, a point for every normalizer, with intervals both ways; a line joins those that none beats."""
+    """Two panels, a point per normalizer with both intervals; a line joins those that none beats."""
     rows, looks = rows_of(comparison.table), looks_of(comparison, THEMES[theme])
     rows = [row | {"shown": looks[row["normalizer"]].label} | _paired(row, rows[0]["loss"]) for row in rows]
     rows = [row | {"full": name_of(row["normalizer"])} for row in rows]
@@ -102,7 +102,7 @@ def pareto_chart(comparison: Comparison, theme: ThemeName) -> Spec:
 
 
 def _paired(row: Row, baseline: float | None) -> Row:
-    """The interval of the difference from the baseline, around its loss: what windows have in common is not in it."""
+    """The interval of the paired difference, around the baseline's loss: it leaves out what windows have in common."""
     ends = row["loss_change_low"], row["loss_change_high"]
     alone = row["normalizer"] == BASELINE
     low, high = (None if baseline is None or alone or end is None else baseline + end for end in ends)
@@ -116,36 +116,36 @@ def about_lines(comparison: Comparison) -> list[str]:
 
 
 def _panel(rows: Sequence[Row], field: str, title: str, colour: alt.Color, theme: Theme) -> Spec | None:
-    there = [row for row in rows if row["loss"] is not None and (row[field] or 0) > 0]
-    if not there:
+    present = [row for row in rows if row["loss"] is not None and (row[field] or 0) > 0]
+    if not present:
         return None
     low, high = f"{field}_low", f"{field}_high"
-    across = _scale([x for x in numbers(there, field, low, high) if x > 0], WIDTH, 0.14, log=True)
-    up = _scale(numbers(there, "loss", "paired_low", "paired_high"), HEIGHT, 0.1)
+    across = _scale([x for x in numbers(present, field, low, high) if x > 0], WIDTH, 0.14, log=True)
+    up = _scale(numbers(present, "loss", "paired_low", "paired_high"), HEIGHT, 0.1)
     x = alt.X(f"{field}:Q", title=title, scale=alt.Scale(**across.domain), axis=alt.Axis(tickCount=4, format="~g"))
     y = alt.Y("loss:Q", title="loss (nats)", scale=alt.Scale(**up.domain), axis=alt.Axis(tickCount=6))
     change = (tip("loss_change_low", "difference from the baseline, from"), tip("loss_change_high", "to"))
     counted = [tip("counted", "counted", "N")] if field == "sensitivity_ratio" else []
     tips = [tip("full", "normalizer", "N"), tip(field, title), *counted, tip("loss"), *change]
-    points = source(there[::-1]).mark_point(filled=True, size=90, opacity=1)
+    points = source(present[::-1]).mark_point(filled=True, size=90, opacity=1)
     layers = [
-        *_frontier(there, field, x, y, theme),
-        *_bars(there, low, high, lambda bars: bars.encode(x=x_of(x, low), x2=f"{high}:Q", y=y, color=colour)),
-        *_bars(there, "paired_low", "paired_high",
+        *_frontier(present, field, x, y, theme),
+        *_bars(present, low, high, lambda bars: bars.encode(x=renamed(x, low), x2=f"{high}:Q", y=y, color=colour)),
+        *_bars(present, "paired_low", "paired_high",
                lambda bars: bars.encode(x=x, y=renamed(y, "paired_low"), y2="paired_high:Q", color=colour)),
         points.encode(x=x, y=y, color=colour, tooltip=tips),
-        *_names(there, field, across, up, x, y, theme),
+        *_names(present, field, across, up, x, y, theme),
     ]  # fmt: skip
     return panel(layers, f"loss against {title.partition(',')[0]}")
 
 
 def _bars(rows: Sequence[Row], low: str, high: str, drawn: Callable[[alt.Chart], alt.Chart]) -> list[alt.Chart]:
-    there = [row for row in rows if row[low] is not None and row[high] is not None and row[low] > 0]
-    return [drawn(source(there).mark_rule(strokeWidth=1.6, opacity=0.7))] if there else []
+    present = [row for row in rows if row[low] is not None and row[high] is not None and row[low] > 0]
+    return [drawn(source(present).mark_rule(strokeWidth=1.6, opacity=0.7))] if present else []
 
 
 def frontier(rows: Sequence[Row], field: str) -> list[Row]:
-    """Those that no other beats in both: fewer is better, in rising order."""
+    """The rows that no other beats in both `field` and loss (lower is better), in rising order."""
     ordered = sorted(rows, key=lambda row: (row[field], row["loss"]))
     best: list[Row] = []
     for row in ordered:
@@ -183,7 +183,7 @@ def _names(
 
 
 def _steps(best: Sequence[Row], field: str, across: _Scale, up: _Scale) -> list[Box]:
-    """Where the line of the best runs: names keep off it."""
+    """Boxes along the frontier, which names avoid."""
     corners = [(across.place(row[field]), HEIGHT - up.place(row["loss"])) for row in best]
     boxes: list[Box] = []
     for (left, top), (right, bottom) in pairwise(corners):
@@ -192,7 +192,7 @@ def _steps(best: Sequence[Row], field: str, across: _Scale, up: _Scale) -> list[
 
 
 def _bar_boxes(rows: Sequence[Row], points: Sequence[Point], up: _Scale) -> list[Box]:
-    """Where the intervals of the losses are drawn."""
+    """Boxes along the intervals of the losses."""
     return [
         (left - 2, HEIGHT - up.place(row["paired_high"]), left + 2, HEIGHT - up.place(row["paired_low"]))
         for row, (left, _) in zip(rows, points, strict=True)

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 
 from .._shared.panels import Look, Row, places_axis, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts import about_lines, looks_of
 from .words import name_of
@@ -24,7 +24,7 @@ _WORDS = {"key-value": "list of keys and values", "needle": "needle in the text"
 
 @unchecked
 def needle_chart(comparison: Comparison, theme: ThemeName) -> Spec:
-    """For each kind of prompt two panels: over the length, and over the depth at which the answer stands."""
+    """Two panels per kind of prompt: accuracy over the length and over the depth of the answer."""
     looks = looks_of(comparison, THEMES[theme])
     table = comparison.needle.filter(pl.col("kind").is_not_null())
     panels = []
@@ -56,8 +56,7 @@ def _panel(table: pl.DataFrame, field: str, title: str, looks: Mapping[str, Look
     layers = [
         source(chance).mark_line().encode(x=x, y=y, **style),
         bars.encode(x=x, y=renamed(y, "accuracy_low"), y2="accuracy_high:Q", color=style["color"]),
-        source(drawn).mark_line().encode(x=x, y=y, tooltip=tips, **style),
-        source(drawn).mark_point(filled=True, size=34, opacity=1).encode(x=x, y=y, tooltip=tips, color=style["color"]),
+        *lines(drawn, x, y, style, tips),
     ]
     return panel(layers, title)
 
@@ -73,7 +72,7 @@ def _depth_axis() -> alt.X:
 
 
 def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[Row]:
-    """Each series a little aside, so that intervals at one place do not overlap."""
+    """Shifts each series a little, so that intervals at one place do not overlap."""
     order = list(looks)
     middle = (len(order) - 1) / 2
     moved = []
@@ -86,5 +85,5 @@ def _moved(rows: Sequence[Row], field: str, looks: Mapping[str, Look]) -> list[R
 
 
 def _once(rows: Sequence[Row], field: str) -> list[Row]:
-    """One row for each place: chance is the same for all."""
+    """One row per place: chance is the same for all normalizers."""
     return list({row[field]: row for row in reversed(rows)}.values())

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...words.columns import Column
 from ...words.manifest import for_others, model_name, part_of
 from ...words.names import JUMPS
-from ...words.numbers import number
-from .._report.page import numbers_of
+from ...words.numbers import many, number
 from .._shared.data import both_themes
 from .._shared.drawings import save_drawings
-from .._shared.page import as_json, render, script, vega
+from .._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from .._shared.series import Spec
 from .._shared.theme import THEMES, ThemeName
 from .charts import pareto_chart
@@ -32,10 +30,9 @@ ALL = "all"
 
 
 def compare_page(comparison: Comparison) -> str:
-    """The page of a comparison."""
     manifest = for_others(comparison.manifest)
-    finding = comparison.recommendation
-    page = render(
+    finding, more = comparison.recommendation, [column for column in COLUMNS if column.name not in IN_TABLE]
+    return render(
         "compare.html.jinja",
         scripts=[vega(), *map(script, SCRIPTS)],
         model=model_name(manifest),
@@ -46,19 +43,17 @@ def compare_page(comparison: Comparison) -> str:
         parts=list(PARTS.values()),
         judgements=judgement_rows(comparison),
         columns=[BY_NAME[name].label for name in IN_TABLE],
-        rows=table_rows(comparison),
+        rows=[cells(row, [BY_NAME[name] for name in IN_TABLE]) for row in comparison.table.to_dicts()],
         between_jumps=jumps_remark(comparison),
-        more_columns=[column.label for column in more_columns()],
-        more_rows=[cells(row, more_columns()) for row in comparison.table.to_dicts()],
+        more_columns=[column.label for column in more],
+        more_rows=[cells(row, more) for row in comparison.table.to_dicts()],
         needle=needle_rows(comparison.needle),
         given=1 + int(part_of(manifest, "settings").get("needle_decoys") or 0),
         chance=_chances(comparison.needle),
         glossary=[(column.label, column.name, _meaning(column.meaning, manifest)) for column in COLUMNS],
-        skipped=[str(why) for why in manifest.get("skipped") or ()],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(manifest),
         charts=as_json(both_themes({theme: compare_charts(comparison, theme) for theme in THEMES})),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
 
 def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
@@ -67,78 +62,62 @@ def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
 
 
 def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a comparison as PNG and SVG, light and dark."""
+    """Draw every chart of a comparison as PNG and SVG, light and dark.
+
+    What each alternative costs against what it gains, and the needles found over depth.
+
+    Args:
+        comparison: from `abbe.compare`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> comparison = abbe.compare(
+        ...     normalizers="topk:k=8", length=32, windows=2, queries=4, needle_lengths=64, prompts=1, progress=False
+        ... )
+        >>> abbe.views.save_compare_figures(comparison, "figures")[0].name
+        'compare-pareto.png'
+    """
     return save_drawings(
-        folder,
-        lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()},
+        folder, lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()}
     )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A number, its interval, and what it is sorted by."""
-
-    text: str
-    interval: str
-    value: str
-
-
-def cells(row: Mapping[str, Any], columns: Any) -> tuple[str, list[Cell]]:
-    """The name of a normalizer and its cells."""
-    in_row = []
-    for column in columns:
-        value = row[column.name]
-        in_row.append(Cell(cell_text(column, row), interval(column, row), "" if value is None else str(value)))
-    return name_of(row["normalizer"]), in_row
-
-
-def table_rows(comparison: Comparison) -> list[tuple[str, list[Cell]]]:
-    return [cells(row, [BY_NAME[name] for name in IN_TABLE]) for row in comparison.table.to_dicts()]
+def cells(row: Mapping[str, Any], columns: Sequence[Column]) -> tuple[str, list[tuple[str, str, str]]]:
+    """The name of a normalizer and its cells: a number, its interval, and the value by which it is sorted."""
+    return name_of(row["normalizer"]), [
+        (cell_text(column, row), interval(column, row), "" if (value := row[column.name]) is None else str(value))
+        for column in columns
+    ]
 
 
 def jumps_remark(comparison: Comparison) -> str:
-    """What the mark at some sensitivities means; empty where none is marked."""
+    """Explains the mark at some sensitivities; empty if none is marked."""
     return BETWEEN_JUMPS if comparison.table[JUMPS].any() else ""
 
 
-def more_columns() -> list[Any]:
-    """Those that the first table leaves out."""
-    return [column for column in COLUMNS if column.name not in IN_TABLE]
-
-
 def judgement_rows(comparison: Comparison) -> list[tuple[str, list[bool]]]:
-    """For every alternative whether each part of the rule holds."""
+    """Per alternative, whether each part of the rule holds."""
     rows = comparison.judgements.to_dicts()
     return [(str(row["normalizer"]), [bool(row[name]) for name in PARTS]) for row in rows]
 
 
-@dataclass(frozen=True)
-class NeedleRow:
-    """Of one normalizer, kind of prompt and length: accuracy, gain and margin, all depths together."""
-
-    name: str
-    kind: str
-    length: str
-    prompts: str
-    measured: list[Cell]
-    chance: str
-
-
-def needle_rows(needle: pl.DataFrame) -> list[NeedleRow]:
-    """For every normalizer and kind each length, and all of them together."""
+def needle_rows(needle: pl.DataFrame) -> list[dict[str, Any]]:
+    """Per normalizer and kind, each length and all lengths together."""
     rows = needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null()).to_dicts()
     columns = [BY_NAME[f"needle_{name}"] for name in ("accuracy", "gain", "margin")]
     shown = []
     for row in rows:
         name, measured = cells(row | {f"needle_{key}": value for key, value in row.items()}, columns)
         length = ALL if row["length"] is None else number(row["length"])
-        chance = value_text(columns[0], row["chance"])
-        shown.append(NeedleRow(name, row["kind"], length, number(row["prompts"]), measured, chance))
+        shown.append({
+            "name": name, "kind": row["kind"], "length": length, "prompts": number(row["prompts"]),
+            "measured": measured, "chance": value_text(columns[0], row["chance"]),
+        })  # fmt: skip
     return shown
 
 
 def _chances(needle: pl.DataFrame) -> str:
-    """Chance over all prompts, as a person reads it."""
+    """Chance over all prompts."""
     whole = needle.filter(pl.col("kind").is_null())
     return value_text(BY_NAME["needle_accuracy"], whole["chance"][0]) if whole.height else ""
 
@@ -152,9 +131,8 @@ def _meaning(meaning: str, manifest: Mapping[str, Any]) -> str:
 def measured_line(comparison: Comparison) -> str:
     """What was compared on what, in one line."""
     manifest = comparison.manifest
-    count = comparison.table.height - 1
     windows, length = len(manifest.get("windows") or ()), part_of(manifest, "settings").get("length")
-    parts = [f"{count} alternative{'' if count == 1 else 's'} to the model's attention as it is"]
+    parts = [f"{many(comparison.table.height - 1, 'alternative')} to the model's attention as it is"]
     if windows:
         parts.append(f"each on the same {windows} windows of {length:,} tokens")
     if name := part_of(manifest, "text").get("name"):
@@ -163,7 +141,7 @@ def measured_line(comparison: Comparison) -> str:
 
 
 def facts(comparison: Comparison) -> list[tuple[str, str]]:
-    """The details, as far as the manifest has them."""
+    """Details that the manifest holds."""
     manifest = for_others(comparison.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     error, seconds = part_of(manifest, "self_check").get("error"), part_of(manifest, "seconds").get("total")

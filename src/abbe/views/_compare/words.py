@@ -26,7 +26,7 @@ PARTS = {
     "helps": "helps",
 }
 
-# Against the baseline: of itself they are 0 or 1 by definition, and an interval would look measured.
+# Relative to the baseline, whose own values are 0 or 1 by definition: an interval would look measured.
 _RELATIVE = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
 
 
@@ -44,7 +44,7 @@ BETWEEN_JUMPS = (
 
 
 def cell_text(column: Column, row: Mapping[str, Any]) -> str:
-    """The number of a normalizer, marked where it leaves out jumps."""
+    """The number of a normalizer, marked if it leaves out jumps."""
     mark = f" {MARK}" if row.get(JUMPS) and column.name in _MARKED and row[column.name] is not None else ""
     return value_text(column, row[column.name]) + mark
 
@@ -63,7 +63,7 @@ def _digits(value: float) -> int:
 
 
 def interval(column: Column, row: Mapping[str, Any]) -> str:
-    """ "-1 to +2 %"; empty where there is none, as for the baseline against itself or its exact zeros ("0 to 0 %")."""
+    """ "-1 to +2 %"; empty if there is none, as for the baseline against itself or its exact zeros ("0 to 0 %")."""
     low, high = row.get(f"{column.name}_low"), row.get(f"{column.name}_high")
     if low is None or high is None:
         return ""

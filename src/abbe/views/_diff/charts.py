@@ -1,8 +1,10 @@
-"""Both maps of the heads and the map of their differences; curves over checkpoints."""
+"""A diff as charts and page: maps of the heads of both models and of their differences, curves over checkpoints."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -10,24 +12,19 @@ import polars as pl
 
 from ...words.measures import measure_words, usual_size
 from ...words.numbers import sentence
+from .._shared.drawings import save_drawings
 from .._shared.panels import WIDTH, Row, numbers, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, ThemeName
+from .._study_page import study_page
+from .table import diff_lines, diff_tables, head_table
 
 if TYPE_CHECKING:
     from ...studies import Difference
 
-_NAMES = {
-    "effective_tokens": "dispersion",
-    "separability": "separability",
-}  # maps; any other: "largest"
-_MAPPED = tuple(_NAMES)
+_MAPPED = {"effective_tokens": "dispersion", "separability": "separability"}  # names of maps; any other: "largest"
 _CURVES = ("effective_tokens", "max_weight", "separability", "sink_mass", "previous_token", "induction")
-_RAMPS: dict[ThemeName, tuple[str, str, str]] = {
-    "light": ("#e3eef7", "#5a9bc8", "#08306b"),
-    "dark": ("#1b2c3f", "#4a8fc4", "#e2f3ff"),
-}
-# Blue is less, vermillion more; the middle is the background, so that what stays is not seen.
+# Blue is less, vermillion more; no change has the colour of the background.
 _BOTH_WAYS: dict[ThemeName, tuple[str, str, str]] = {
     "light": ("#0b5a94", "#f6f7f8", "#b84a00"),
     "dark": ("#7cc4f0", "#1b2129", "#ff9c57"),
@@ -36,20 +33,37 @@ _CELL, _NARROW = 26, 232
 
 
 @unchecked
-def diff_charts(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
-    """Charts of a difference by name: a map of each chosen measure, and the curves if there are more than two sides."""
+def diff_charts(diff: Difference, theme: ThemeName = "light") -> dict[str, Spec]:
+    """Which heads changed from one model to the other?
+
+    A map of the heads per chosen measure, for both models and for the difference, where a strong colour is a large
+    change and a dot marks one beyond chance. With more than two models also the measures over all of them, as `curves`.
+
+    Args:
+        diff: from `abbe.diff`.
+        theme: "light" or "dark".
+
+    Returns:
+        Vega-Lite specifications by name.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> list(abbe.views.diff_charts(diff))
+        ['largest', 'dispersion', 'separability']
+    """
     charts = {}
     for measure, size in _chosen(diff):
         chart = _map(diff, measure, size, theme)
         if chart is not None:
-            charts[_NAMES.get(measure, "largest")] = chart
+            charts[_MAPPED.get(measure, "largest")] = chart
     if len(diff.names) > 2:
         charts["curves"] = _curves(diff, theme)
     return charts
 
 
 def _chosen(diff: Difference) -> list[tuple[str, int | None]]:
-    """Dispersion and separability, before them the measure that changed most, if it is another one."""
+    """Dispersion and separability, preceded by the measure that changed most if it is neither."""
     rows = diff.of_heads
     size = usual_size(rows.with_columns(value=pl.col("first")))
     sizes = {
@@ -74,41 +88,32 @@ def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> 
     label = sentence(words.label) + ("" if size is None else f", N = {size}")
     names = diff.names[0], diff.names[-1]
     ends = _ends(numbers(rows, "first", "second"))
-    panels = [
-        _cells(rows, column, name, alt.Color(
-            f"{column}:Q", title=words.unit or words.label, legend=_legend(theme, words.unit or words.label),
-            scale=alt.Scale(domain=[ends[0], sum(ends) / 2, ends[1]], range=list(_RAMPS[theme]), interpolate="lab"),
-        ), theme)
-        for column, name in zip(("first", "second"), names, strict=True)
-    ]  # fmt: skip
+    unit, panels = words.unit or words.label, []
+    scale = alt.Scale(domain=[ends[0], sum(ends) / 2, ends[1]], range=list(THEMES[theme].heat), interpolate="lab")
+    for column, name in zip(("first", "second"), names, strict=True):
+        colour = alt.Color(f"{column}:Q", title=unit, legend=_legend(theme, unit), scale=scale)
+        panels.append(_cells(rows, column, name, colour, theme))
     most = max((abs(x) for x in numbers(rows, "difference")), default=0.0) or 1.0
-    colour = alt.Color(
-        "difference:Q", title="difference", legend=_legend(theme, "difference"),
-        scale=alt.Scale(domain=[-most, 0, most], range=list(_BOTH_WAYS[theme]), interpolate="lab"),
-    )  # fmt: skip
+    scale = alt.Scale(domain=[-most, 0, most], range=list(_BOTH_WAYS[theme]), interpolate="lab")
+    colour = alt.Color("difference:Q", title="difference", legend=_legend(theme, "difference"), scale=scale)
     panels.append(_cells(rows, "difference", "difference (dot: beyond chance)", colour, theme, dots=True))
     count = sum(bool(row["changed"]) for row in rows)
     at = f"L\u00a0=\u00a0{rows[0]['length']}" if rows[0]["length"] else "over all lengths"
     about = [f"{count} of {len(rows)} heads change beyond chance; {at}"]
-    chart = finished(panels, label, about, theme, columns=3)
-    return chart | {"resolve": {"scale": {"color": "independent"}}}
+    return finished(panels, label, about, theme, columns=3, independent=["color"])
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:
-    """Of both maps together, apart even where all values are the same."""
+    """The range of both maps together, never empty."""
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def _legend(theme: ThemeName, title: str) -> alt.Legend:
     return alt.Legend(
-        title=title,
-        titleColor=THEMES[theme].ink,
-        titleFontWeight="normal",
-        gradientLength=160,
-        format=".3~g",
+        title=title, titleColor=THEMES[theme].ink, titleFontWeight="normal", gradientLength=160, format=".3~g",
         tickCount=4,
-    )
+    )  # fmt: skip
 
 
 def _cells(
@@ -123,7 +128,7 @@ def _cells(
     layers = [source(list(rows)).mark_rect().encode(x=x, y=y, color=colour, tooltip=tips)]
     changed = [row for row in rows if row["changed"]]
     if dots and changed:
-        # A rim in the colour of the page: ink alone is not seen on the darkest cells.
+        # A rim in the colour of the page: ink alone vanishes on the darkest cells.
         ink, rim = THEMES[theme].ink, THEMES[theme].background
         marks = source(changed).mark_point(size=30, opacity=1, fill=ink, stroke=rim, strokeWidth=1.5)
         layers.append(marks.encode(x=x, y=y, tooltip=tips))
@@ -163,3 +168,27 @@ def _curve(table: pl.DataFrame, measure: str, size: int | None, names: Sequence[
         line.encode(x=x, y=y, tooltip=tips),
     ]
     return panel(layers, words.label, WIDTH - 30)
+
+
+def diff_page(diff: Difference) -> str:
+    question, *about = diff_lines(diff)
+    charts = {theme: diff_charts(diff, theme) for theme in THEMES}
+    return study_page(diff, question, about, diff.findings, [head_table(diff), *diff_tables(diff)], charts)
+
+
+def save_diff_figures(diff: Difference, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every chart of a difference as PNG and SVG, light and dark.
+
+    `diff_charts` says what they show.
+
+    Args:
+        diff: from `abbe.diff`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> abbe.views.save_diff_figures(diff, "figures")[0].name
+        'largest.png'
+    """
+    return save_drawings(folder, lambda theme: diff_charts(diff, theme))

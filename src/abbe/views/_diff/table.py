@@ -12,14 +12,13 @@ from rich.text import Text
 from ...words.manifest import text_name
 from ...words.measures import measure_words, usual_size
 from ...words.numbers import interval, many, number
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, bullets, new_table, note_lines, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Difference
 
 _IN_TERMINAL, _ON_PAGE = 12, 60
-_MOST_HEADS = 400  # that a page has all main measures of
+_MOST_HEADS = 400  # for which a page holds all main measures
 _LEFT = ("measure", "where")
 _OF_HEAD = (
     "effective_tokens", "max_weight", "separability", "top_mass", "sink_mass", "previous_token", "induction",
@@ -28,7 +27,21 @@ _OF_HEAD = (
 
 
 def diff_table(diff: Difference) -> RenderableType:
-    """A difference on a terminal: what changed, the largest changes first; from 80 columns on."""
+    """What changed from one model to the other?
+
+    The largest changes of single heads, then the means over all heads. A small q value marks a change beyond chance.
+
+    Args:
+        diff: from `abbe.diff`.
+
+    Examples:
+        >>> half = abbe.load("embedded", dtype="bfloat16")
+        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
+        >>> from rich import print
+        >>> print(abbe.views.diff_table(diff))
+        What changes from ...?
+        ...
+    """
     question, *about = diff_lines(diff)
     parts: list[RenderableType] = [Text(plain(question), style="bold"), *(Text(plain(x), style="dim") for x in about)]
     for table in diff_tables(diff, _IN_TERMINAL):
@@ -37,7 +50,7 @@ def diff_table(diff: Difference) -> RenderableType:
             drawn.add_column(name, justify="left" if name in _LEFT else "right")
         for row in table.rows:
             drawn.add_row(*map(plain, row))
-        parts += [drawn, *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+        parts += [drawn, *note_lines(table)]
     parts.append(Text("What changed", style="bold"))
     return Group(*parts, *bullets(diff.findings), *skipped_lines(diff.manifest))
 
@@ -60,7 +73,7 @@ def diff_tables(diff: Difference, most: int = _ON_PAGE) -> list[TextTable]:
     """The largest changes of single heads, and all heads together."""
     names = diff.names[0], diff.names[-1]
     single, changed = diff.of_heads, diff.changed
-    # Of the sizes and lengths of one measure of a head the largest change stands for all.
+    # One row per head and measure: the largest change over sizes and lengths.
     once = (changed if len(changed) else single.filter(pl.col("difference") != 0)).unique(
         ["layer", "head", "measure"], keep="first", maintain_order=True
     )
@@ -90,7 +103,7 @@ def head_table(diff: Difference) -> TextTable:
     shown = list(heads.values())[:_MOST_HEADS]
     lines = [_row(row, False) for some in shown for row in sorted(some, key=lambda row: order[row["measure"]])]
     left = len(heads) - len(shown)
-    note = "Heads that change most come first; a click on a map chooses a head, too."
+    note = "Heads that change most come first; a click on a map also selects a head."
     note += f" {left:,} more heads: .table and --json hold all." if left > 0 else ""
     columns = ("where", "measure", diff.names[0], diff.names[-1], "difference", "interval", "q value")
     return TextTable("One head", columns, lines, note, "head")

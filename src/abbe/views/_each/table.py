@@ -9,8 +9,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...words.numbers import with_interval
-from .._shared.terminal import new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, draw, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Reports
@@ -25,26 +24,39 @@ NUMBERS = {
 
 
 def reports_question(reports: Reports) -> str:
-    measured, asked = reports.table["answer"].count(), len(reports.table)
-    of = "" if measured == asked else f" of {asked}"
-    return f"How selective is the attention of {measured}{of} {'model' if asked == 1 else 'models'}?"
+    measured, models = reports.table["answer"].count(), len(reports.table)
+    of = "" if measured == models else f" of {models}"
+    return f"How selective is the attention of {measured}{of} {'model' if models == 1 else 'models'}?"
 
 
 def reports_table(reports: Reports) -> RenderableType:
-    """Many reports on a terminal: the answer of every model, then their numbers; from 80 columns on."""
+    """How selective is each of many models?
+
+    The answer per model, then its key numbers with intervals. Many effective tokens mean that attention is dispersed; a
+    high separability, that the selected tokens stand apart from the rest.
+
+    Args:
+        reports: from `abbe.report_each`.
+
+    Examples:
+        >>> small = {"lengths": 32, "windows": 2, "queries": 4, "progress": False}
+        >>> reports = abbe.report_each(["embedded"], folder="each", **small)
+        >>> from rich import print
+        >>> print(abbe.views.reports_table(reports))
+        How selective is the attention of 1 model?
+        ...
+    """
     table = reports_rows(reports)
-    drawn = new_table(*table.columns[1:-1], first=table.columns[0])
-    for row in table.rows:
-        drawn.add_row(*(Text(cell.replace(" (", "\n(")) for cell in row[:-1]))
+    numbers = TextTable("", table.columns[:-1], [row[:-1] for row in table.rows])
     answers = [Text(plain(f"{row[0]}: {row[-1]}")) for row in table.rows]
     title = Text(plain(reports_question(reports)), style="bold")
-    return Group(title, *answers, drawn, *skipped_lines(reports.manifest))
+    return Group(title, *answers, draw(numbers, "("), *skipped_lines(reports.manifest))
 
 
 def reports_rows(
     reports: Reports, named: Callable[[dict[str, Any]], str] = lambda row: str(row["folder"])
 ) -> TextTable:
-    """Models that were measured; `named` shows the model of a row."""
+    """The models measured; `named` gives the name to show for a row."""
     measured = [row for row in reports.table.iter_rows(named=True) if row["answer"]]
     rows = [(named(row), *(_number(row, name) for name in NUMBERS), str(row["answer"])) for row in measured]
     columns = ("model", *(words for words, _ in NUMBERS.values()), "answer")

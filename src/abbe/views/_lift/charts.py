@@ -1,31 +1,38 @@
-"""A search as charts: the scan as a map of layers and normalizers, the plans, and pass keys over the depth."""
+"""A search as charts and page: the scan as a map of layers and normalizers, the plans, and pass keys over the depth."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE
+from .._shared.drawings import save_drawings
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, unchecked
+from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
-from .words import GAINS, MIXED, kind_of, short_spec
+from .._study_page import study_page
+from .table import GAINS, MIXED, kind_of, lift_question, lift_tables, short_spec
 
 if TYPE_CHECKING:
     from ...studies import Lift
 
-_ROW, _MAP = 30, WIDTH - 40  # pixels of a normalizer in the map, and of all layers
-_KEYS = (("active", "active keys per query"), ("effective_tokens", "effective tokens"))  # the first where zeros count
+_ROW, _MAP = 30, WIDTH - 40  # pixels per normalizer in the map, and for all layers
+_KEYS = (
+    ("active", "active keys per query"),
+    ("effective_tokens", "effective tokens"),
+)  # the first if zeros are the goal
 _WRITTEN = 8  # groups of layers: with more there is no room for numbers in the cells
 
 
 @unchecked
 def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
-    """Two maps, groups of layers by normalizers: what each costs alone, and what it gains."""
+    """Two maps of groups of layers by normalizers: what each costs alone, and what it gains."""
     rows = [row | {"shown": short_spec(row["normalizer"])} for row in rows_of(result.scan)]
     colours, goal = THEMES[theme], _goal(result)
     gain, unit = ("gain", 1.0) if goal == "retrieval" else ("zeros", 100.0)
@@ -35,19 +42,19 @@ def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
         _map(rows, "harm", 100.0, titles[0], (colours.selected, colours.claim), colours, "+.2f"),
         _map(rows, gain, unit, titles[1], (colours.claim, colours.selected), colours, written),
     ]
-    chart = finished(panels, "What does each normalizer do in each layer alone?", _about(result), theme)
-    return chart | {"resolve": {"scale": {"color": "independent", "x": "independent", "y": "independent"}}}
+    question = "What does each normalizer do in each layer alone?"
+    return finished(panels, question, _about(result), theme, independent=["color", "x", "y"])
 
 
 def _map(
     rows: Sequence[Row], field: str, unit: float, title: str, hues: tuple[str, str], theme: Theme, written: str
 ) -> Spec | None:
-    there = [row | {"value": unit * row[field]} for row in rows if row[field] is not None]
-    if not there:
+    present = [row | {"value": unit * row[field]} for row in rows if row[field] is not None]
+    if not present:
         return None
-    groups, names = (list(dict.fromkeys(row[key] for row in there)) for key in ("layers", "shown"))
-    values = numbers(there, "value")
-    # White is 0: what is worse than before is orange, what is better is blue.
+    groups, names = (list(dict.fromkeys(row[key] for row in present)) for key in ("layers", "shown"))
+    values = numbers(present, "value")
+    # White is 0, orange is worse than before, blue is better.
     reach = max(abs(value) for value in values) or 1.0
     signed = min(values) < 0
     domain = [-reach, 0.0, reach] if signed else [0.0, reach]
@@ -57,16 +64,18 @@ def _map(
     y = alt.Y("shown:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
     colour = alt.Color("value:Q", scale=scale, legend=None)
     tips = [tip("normalizer", "normalizer", "N"), tip("layers", "layers", "N"), tip("value", title)]
-    cells = [source(there).mark_rect(stroke=theme.line, strokeWidth=1, opacity=0.65).encode(x, y, colour, tooltip=tips)]
+    cells = [
+        source(present).mark_rect(stroke=theme.line, strokeWidth=1, opacity=0.65).encode(x, y, colour, tooltip=tips)
+    ]
     if len(groups) <= _WRITTEN:
-        text = source(there).mark_text(fontSize=9, color=theme.ink)
+        text = source(present).mark_text(fontSize=9, color=theme.ink)
         cells.append(text.encode(x, y, text=alt.Text("value:Q", format=written)))
     return panel(cells, title, _MAP, max(60, _ROW * len(names)))
 
 
 @unchecked
 def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
-    """Every plan that was tried: what it gains, and the keys that it keeps, against what it costs."""
+    """Every plan tried: its gain, and the keys it keeps, against its cost."""
     goal = _goal(result)
     unit = 1.0 if goal == "retrieval" else 100.0
     rows = [
@@ -90,37 +99,29 @@ def _plans(rows: Sequence[Row], field: str, title: str, limit: float, theme: The
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.control, theme.alarm)
     colours = [theme.ink if kind == MIXED else hues[place % len(hues)] for place, kind in enumerate(kinds)]
-    scale = alt.Scale(domain=kinds, range=colours)
     beside = alt.Scale(zero=False, nice=True, padding=10)
     x = alt.X(f"{field}:Q", title=title, scale=beside, axis=alt.Axis(tickCount=6))
     y = alt.Y("cost:Q", title="rise of the loss (%)", scale=beside, axis=alt.Axis(tickCount=6))
-    colour = alt.Color("kind:N", title=None, scale=scale, legend=alt.Legend(symbolType="circle"))
-    ends = (tip("low", "from"), tip("high", "to"))
-    tips = [
-        tip("full", "plan", "N"),
-        tip("steps", "steps of tuning"),
-        tip(field, title),
-        tip("cost", "rise (%)"),
-        *ends,
-    ]
+    legend = alt.Legend(symbolType="circle")
+    colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=kinds, range=colours), legend=legend)
+    tips = [tip("full", "plan", "N"), tip("steps", "steps of tuning"), tip(field, title), tip("cost", "rise (%)")]
+    tips += [tip("low", "from"), tip("high", "to")]
     tuned, bare = ([row for row in rows if bool(row["steps"]) is done] for done in (True, False))
-    ring = source([row for row in rows if row["chosen"]]).mark_point(
-        size=230, strokeWidth=2, color=theme.ink, opacity=1
-    )
+    rings = source([row for row in rows if row["chosen"]])
     bars = source([row for row in tuned if row["low"] is not None]).mark_rule(strokeWidth=1.5, opacity=0.45)
     layers = [
         source([{"cost": limit}]).mark_rule(color=theme.soft, strokeDash=[5, 3]).encode(y=y),
         bars.encode(x=x, y=renamed(y, "low"), y2="high:Q", color=colour),
         source(bare).mark_point(size=44, strokeWidth=1.4, opacity=0.9).encode(x, y, colour, tooltip=tips),
         source(tuned).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, tooltip=tips),
-        ring.encode(x, y, tooltip=tips),
+        rings.mark_point(size=230, strokeWidth=2, color=theme.ink, opacity=1).encode(x, y, tooltip=tips),
     ]
     return panel(layers, f"loss against {title.removesuffix(' (%)')}", WIDTH, HEIGHT)
 
 
 @unchecked
 def keys_chart(result: Lift, theme: ThemeName = "light") -> Spec:
-    """Pass keys found over the depth, a panel for each length."""
+    """Pass keys found over the depth, a panel per length."""
     colours = THEMES[theme]
     names = list(dict.fromkeys(result.keys["contender"].to_list()))
     hues = dict(zip(names, (colours.ink, colours.control, colours.selected)[-len(names) :], strict=False))
@@ -136,18 +137,16 @@ def keys_chart(result: Lift, theme: ThemeName = "light") -> Spec:
 def _keys(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
     x = alt.X("depth:Q", title="depth (0 first, 1 last)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
     y = share_axis("right", "pass keys found")
-    if not any(row["right"] for row in rows):  # then how near they are says more
+    if not any(row["right"] for row in rows):  # then log-probabilities say more
         y = alt.Y("log_probability:Q", title="log-probability", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6))
     style: dict[str, Any] = series_style(looks, {row["shown"] for row in rows})
     tips = [tip("shown", "contender", "N"), tip("depth"), tip("right"), tip("log_probability"), tip("prompts")]
-    lines = source(rows).mark_line().encode(x, y, tooltip=tips, **style)
-    points = source(rows).mark_point(filled=True, size=34, opacity=1).encode(x, y, style["color"], tooltip=tips)
-    return panel([lines, points], f"{length:,} tokens")
+    return panel(lines(rows, x, y, style, tips), f"{length:,} tokens")
 
 
 def lift_charts(result: Lift, theme: ThemeName) -> dict[str, Spec]:
     keys = {"keys": keys_chart(result, theme)} if result.keys.height else {}
-    scan = {"scan": scan_chart(result, theme)} if result.scan.height else {}  # none where all was learned
+    scan = {"scan": scan_chart(result, theme)} if result.scan.height else {}  # empty if everything was learned
     return scan | {"plans": plans_chart(result, theme)} | keys
 
 
@@ -161,3 +160,31 @@ def _percent(share: float | None) -> float | None:
 
 def _about(result: Lift) -> list[str]:
     return [plain(f"{model_name(result.manifest)} on {text_name(result.manifest)}")]
+
+
+def lift_page(result: Lift) -> str:
+    windows = part_of(result.manifest, "windows")
+    counts = ", ".join(f"{len(windows.get(name) or ())} to {name} on" for name in ("fit", "choose", "judge"))
+    length, longer = part_of(result.manifest, "settings").get("length"), (result.manifest.get("loss_lengths") or ())[1:]
+    counts += "".join(f", and of {n:,} tokens to judge the loss once more" for n in longer)
+    about = [f"on {text_name(result.manifest)}: windows of {length} tokens, {counts}", f"plan: {result.plan}"]
+    charts = {theme: lift_charts(result, theme) for theme in THEMES}
+    return study_page(result, lift_question(result), about, result.findings, lift_tables(result), charts)
+
+
+def save_lift_figures(result: Lift, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every chart of a search as PNG and SVG, light and dark.
+
+    What each normalizer does in each layer, what the plans cost and gain, and the pass keys found.
+
+    Args:
+        result: from `abbe.lift`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
+        >>> result = abbe.lift("embedded", normalizers="topk:k=16", **small)
+        >>> abbe.views.save_lift_figures(result, "figures")[0].name
+        'scan.png'
+    """
+    return save_drawings(folder, lambda theme: lift_charts(result, theme))

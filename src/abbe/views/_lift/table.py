@@ -1,4 +1,4 @@
-"""A search in the terminal, and the tables of its page."""
+"""A search in the terminal, the tables of its page, and short names of plans and normalizers."""
 
 from __future__ import annotations
 
@@ -10,21 +10,37 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ...words.manifest import for_others, model_name, part_of, text_name
-from ...words.numbers import MISSING, interval, number, with_interval
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
-from .words import rise, share, short_spec
+from ...words.numbers import MISSING, interval, number, percent, with_interval
+from .._shared.terminal import TextTable, bullets, draw, note_lines, plain, skipped_lines
 
 if TYPE_CHECKING:
     from ...studies import Lift
 
+GAINS = {"sparse": "weights of exactly 0", "loss": "fall of the loss", "retrieval": "log-probability of pass keys"}
+MIXED = "mixed"
+_KEPT = ",learn=false"
 _MOST_PLANS = 12
 _GAINS = "in brackets: change over the baseline and its interval, over the same windows or prompts in pairs"
-_LOSSES, _LISTS = "zeros", "lists"  # columns with which a new table begins, so that each has room in 80 columns
+_LOSSES, _LISTS = "zeros", "lists"  # columns that start a new table, so that each fits into 80 columns
 
 
 def lift_table(result: Lift) -> RenderableType:
-    """A search for a lift on a terminal: the verdict, the judged part, the plans; from 80 columns on."""
+    """Can the model reach the goal with another normalizer?
+
+    The contenders that were judged, then the findings. A rise of the loss above 0 is a cost; high shares of zeros and
+    of found answers are gains.
+
+    Args:
+        result: from `abbe.lift`.
+
+    Examples:
+        >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
+        >>> result = abbe.lift("embedded", normalizers="topk:k=16", **small)
+        >>> from rich import print
+        >>> print(abbe.views.lift_table(result))
+        Can abbe-gpt2-5M be made sparse with another normalizer?
+        ...
+    """
     parts: list[RenderableType] = [Text(plain(lift_question(result)), style="bold")]
     judged = _judged(result)
     lists = judged.columns.index(_LISTS)
@@ -32,13 +48,8 @@ def lift_table(result: Lift) -> RenderableType:
     starts = [1, *([losses] if losses > 3 else []), lists, len(judged.columns)]  # four columns of losses fill a table
     for start, end in pairwise(starts):
         part = _part(judged, judged.title if start == 1 else "", [0, *range(start, end)])
-        drawn = new_table(*part.columns[1:], first=part.columns[0], title=part.title or None, title_justify="left")
-        for row in part.rows:
-            cells = (plain(cell).replace(" (", "\n(") for cell in row)  # the interval below its number
-            drawn.add_row(*map(Text, cells))
-        parts.append(drawn)
-    parts.append(Text(f"{judged.note}\n", style="dim"))
-    return Group(*parts, *bullets(result.findings), *skipped_lines(result.manifest))
+        parts.append(draw(part, "("))  # the interval below its number
+    return Group(*parts, *note_lines(judged), *bullets(result.findings), *skipped_lines(result.manifest))
 
 
 def lift_question(result: Lift) -> str:
@@ -56,7 +67,7 @@ def lift_tables(result: Lift) -> list[TextTable]:
 
 
 def _on_page(judged: TextTable) -> list[TextTable]:
-    """As it is, or in two where the losses of two lengths leave no room for what is found."""
+    """As one table, or as two if losses of two lengths leave no room for the rest."""
     losses, lists = judged.columns.index(_LOSSES), judged.columns.index(_LISTS)
     if losses <= 3:
         return [judged]
@@ -68,7 +79,6 @@ def _on_page(judged: TextTable) -> list[TextTable]:
 
 
 def _part(table: TextTable, title: str, places: Sequence[int], note: str = "") -> TextTable:
-    """Some columns of a table."""
     rows = [[row[place] for place in places] for row in table.rows]
     return TextTable(title, [table.columns[place] for place in places], rows, note)
 
@@ -104,7 +114,7 @@ def _changed(row: Mapping[str, Any], name: str, show: Callable[[float | None], s
 
 
 def _with_gain(row: Mapping[str, Any], column: str, gain: str) -> str:
-    """ "28 % (+12 %: +6 to +14 %)": a share, its gain over the baseline and the gain's interval, where there is one."""
+    """ "28 % (+12 %: +6 to +14 %)": a share, its gain over the baseline and the gain's interval, if any."""
     if row[gain] is None:
         return share(row[column])
     ends = interval(row[f"{gain}_low"], row[f"{gain}_high"], _points)
@@ -156,9 +166,28 @@ def _commands(result: Lift) -> TextTable:
     text = text_name(result.manifest)
     options = [f"--goal {settings.get('goal')}", f"--max-loss {100 * float(settings.get('max_loss') or 0):g}%"]
     options += [f"--steps {settings.get('steps')}", f"--seed {settings.get('seed')}", "--budget none"]
-    given = f"--text {text}" if text.endswith(".txt") else ""
-    again = " ".join(filter(None, [f"abbe lift {name}", given, *options]))
+    text_option = f"--text {text}" if text.endswith(".txt") else ""
+    again = " ".join(filter(None, [f"abbe lift {name}", text_option, *options]))
     use = f'abbe.swap(model, "file:{result.file.name if result.file else "plan.safetensors"}")'
     compare = f"abbe compare {name} --with file:plan.safetensors --seed 1"
-    rows = [("the same again", again), ("use the plan (Python)", use), ("compare it on another text", compare)]
-    return TextTable("To repeat it and to use it", ("what", "command"), rows)
+    rows = [("run it again", again), ("use the plan (Python)", use), ("compare it on another text", compare)]
+    return TextTable("How to repeat and use it", ("what", "command"), rows)
+
+
+def short_spec(spec: str) -> str:
+    """Without the remark that alpha is not learned, which is the rule here."""
+    return spec.replace(_KEPT, "")
+
+
+def kind_of(plan: str) -> str:
+    """The only normalizer of a plan, or "mixed"."""
+    specs = {part.partition("=")[2] for part in plan.split("; ")}
+    return short_spec(specs.pop()) if len(specs) == 1 else MIXED
+
+
+def rise(share: float | None) -> str:
+    return MISSING if share is None else f"{100 * share:+z.2f} %"
+
+
+def share(value: float | None) -> str:
+    return MISSING if value is None else percent(value)

@@ -13,7 +13,7 @@ import polars as pl
 from ...words.names import BASELINE
 from .._shared.labels import Box, place_names
 from .._shared.panels import HEIGHT, WIDTH, Row, renamed, rows_of, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, unchecked, x_of
+from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .charts_table import about_lines, finite, numbers_in, of_all_heads, of_heads, some_heads
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 ESTIMATE = "an estimate: the same logits, normalised anew; layers above and training are left out"
 QUESTION = "What would another normalizer do with the same logits?"
 _NUMBERS = ("separable", "gain", "gain_low", "gain_high", "output_change")
-_SHARE_TOP = 1.04  # of `share_axis`
+_SHARE_TOP = 1.04  # as in `share_axis`
 _VALID_GAIN = "isValid(datum.gain_low) && isValid(datum.gain_high)"
 
 
 @dataclass(frozen=True)
 class _Legend:
-    """Labels of the three kinds of points, and the channels that tell them apart."""
+    """Labels of the three kinds of points, and their colours and shapes."""
 
     theme: Theme
     labels: Mapping[str, str]
@@ -52,7 +52,7 @@ class _Legend:
 
 @unchecked
 def alternatives_chart(run: Run, alternatives: pl.DataFrame, theme: ThemeName, *, chosen: bool = False) -> Spec:
-    """The mean over heads of every alternative, single heads behind; with `chosen`, those of one head on top."""
+    """The mean over heads per alternative, with single heads behind it; with `chosen`, one head on top."""
     filled, about = (["chosen"] if chosen else []), [*about_lines(run), ESTIMATE]
     if not {"layer", "head", "normalizer", *_NUMBERS} <= set(alternatives.columns) or alternatives.is_empty():
         return finished([], QUESTION, about, theme, filled=filled)
@@ -66,11 +66,11 @@ def alternatives_chart(run: Run, alternatives: pl.DataFrame, theme: ThemeName, *
 
 
 def mean_over_heads(table: pl.DataFrame) -> pl.DataFrame:
-    """A row for each normalizer: that of all heads where the table has one, else the mean over its heads."""
-    given = of_all_heads(table).select("normalizer", *_NUMBERS)
+    """A row per normalizer: the one for all heads if the table has it, else the mean over heads."""
+    overall = of_all_heads(table).select("normalizer", *_NUMBERS)
     means = of_heads(table).group_by("normalizer", maintain_order=True).agg(pl.col(name).mean() for name in _NUMBERS)
-    missing = means.join(given, on="normalizer", how="anti", maintain_order="left")
-    return pl.concat([given, missing])
+    missing = means.join(overall, on="normalizer", how="anti", maintain_order="left")
+    return pl.concat([overall, missing])
 
 
 def _baseline_share(means: pl.DataFrame) -> float | None:
@@ -130,7 +130,7 @@ def _gains(single: pl.DataFrame, means: pl.DataFrame, legend: _Legend, chosen: b
     drawn = [(source(rows), "mean", 2.4)] + ([(_alternatives_of("chosen"), "chosen", 1.6)] if chosen else [])
     for chart, name, width in drawn:
         bars = legend.called(chart.transform_filter(_VALID_GAIN), name).mark_rule(strokeWidth=width)
-        layers.append(bars.encode(x=x_of(x, "gain_low"), x2="gain_high:Q", y=y, color=legend.colour))
+        layers.append(bars.encode(x=renamed(x, "gain_low"), x2="gain_high:Q", y=y, color=legend.colour))
         layers.append(_points(chart, name, legend, x, y))
     return panel(layers, "gain", WIDTH - 60)
 
@@ -144,15 +144,9 @@ _LOOKS = {"heads": (12, 0.3), "mean": (90, 1.0), "chosen": (60, 1.0)}
 
 def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) -> alt.Chart:
     size, opacity = _LOOKS[name]
-    tips = [
-        tip("shown", "series", "N"),
-        tip("normalizer", "normalizer", "N"),
-        tip("separable", "separable weight"),
-        tip("gain"),
-        tip("output_change", "change of the output"),
-    ]
-    if name == "heads":
-        tips += [tip("layer"), tip("head")]
+    tips = [tip("shown", "series", "N"), tip("normalizer", "normalizer", "N"), tip("separable", "separable weight")]
+    tips += [tip("gain"), tip("output_change", "change of the output")]
+    tips += [tip("layer"), tip("head")] if name == "heads" else []
     marks = legend.called(chart, name).mark_point(filled=True, size=size, opacity=opacity)
     drawn: alt.Chart = marks.encode(x=x, y=y, color=legend.colour, shape=legend.shape, tooltip=tips)
     return drawn
@@ -161,12 +155,12 @@ def _points(chart: alt.Chart, name: str, legend: _Legend, x: alt.X, y: alt.Y) ->
 def _labels(
     rows: Sequence[Row], edge: float, baseline: float | None, x: alt.X, y: alt.Y, theme: Theme
 ) -> list[alt.Chart]:
-    """A name beside every mean; a thin line leads to one that stands farther off."""
-    there = [row for row in rows if row["separable"] is not None and row["output_change"] is not None]
-    points = [(WIDTH * row["output_change"] / edge, _height(row["separable"])) for row in there]
-    names = place_names(points, [row["normalizer"] for row in there], (WIDTH, HEIGHT), _taken(baseline))
+    """A name per mean; a thin line leads to a distant one."""
+    present = [row for row in rows if row["separable"] is not None and row["output_change"] is not None]
+    points = [(WIDTH * row["output_change"] / edge, _height(row["separable"])) for row in present]
+    names = place_names(points, [row["normalizer"] for row in present], (WIDTH, HEIGHT), _taken(baseline))
     layers = []
-    for row, at, name in zip(there, points, names, strict=True):
+    for row, at, name in zip(present, points, names, strict=True):
         place = {"output_change": edge * (at[0] + name.dx) / WIDTH, "separable": _share(at[1] + name.dy)}
         if name.far:
             lead = source([place | {"x2": row["output_change"], "y2": row["separable"]}])
@@ -179,7 +173,7 @@ def _labels(
 
 
 def _taken(baseline: float | None) -> list[Box]:
-    """The line of the baseline, and its name."""
+    """Boxes of the baseline's line and its name."""
     if baseline is None:
         return []
     at = _height(baseline)
@@ -187,7 +181,7 @@ def _taken(baseline: float | None) -> list[Box]:
 
 
 def _height(share: float) -> float:
-    """Pixels from the top of the panel; `_share` is the way back."""
+    """Pixels from the top of the panel; `_share` is the inverse."""
     return HEIGHT * (1 - share / _SHARE_TOP)
 
 

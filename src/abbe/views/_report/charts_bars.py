@@ -10,12 +10,12 @@ import altair as alt
 from .._shared.panels import Row, tip
 from .._shared.series import Legend, source
 
-_LINEAR, _LOG = 24, 14  # bars at most
-_SLACK = 1e-9  # of a bar: a value on its edge belongs to it, whatever the last digit says
+_LINEAR, _LOG = 24, 14  # largest number of bars
+_SLACK = 1e-9  # of a bar: a value on its edge belongs to it despite rounding
 
 
 def counted(bars: Sequence[Row], x: alt.X, legend: Legend, name: str) -> alt.Chart:
-    """The bars; one that names its own series is shown as that."""
+    """The bars; a bar may name a series other than `name`."""
     shown = [bar | {"shown": legend.looks[bar.get("series", name)].label} for bar in bars]
     tips = [tip("shown", "series", "N"), tip("value", "from"), tip("end", "to"), tip("heads")]
     scale = alt.Scale(domain=[0, 1.1 * max((bar["heads"] for bar in bars), default=1)], nice=False)
@@ -26,7 +26,7 @@ def counted(bars: Sequence[Row], x: alt.X, legend: Legend, name: str) -> alt.Cha
 
 
 def equal_bars(values: Sequence[float], around: tuple[float, float]) -> tuple[list[Row], list[float]]:
-    """Bars of a round width that hold all values, and the ends of an axis that shows them and `around`."""
+    """Bars of a round width that hold all values, and the ends of an axis that covers them and `around`."""
     low, high = min(*values, around[0]), max(*values, around[1])
     step = _round_step((high - low) / _LINEAR)
     counts: dict[int, int] = {}
@@ -44,7 +44,7 @@ def _round_step(least: float) -> float:
 
 
 def log_bars(values: Sequence[float], around: Sequence[float]) -> tuple[list[Row], list[float], float]:
-    """Bars of equal width on a logarithmic axis, the ends of it, and that width as a factor."""
+    """Bars of equal width on a logarithmic axis, its ends, and the width as a factor."""
     low, high = min([*values, *around], default=0.5), max([*values, *around], default=2.0)
     if high <= low:
         low, high = low / 2, high * 2

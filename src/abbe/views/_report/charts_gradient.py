@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 _PREFIX = "sensitivity_worst_"
 _DECADES = 3.0
 _FRAGILE, _UNREACHED = "fragile", "unreached"
-_SINGLE = "p95"  # what the temperature is judged by below which a head is fragile
+_SINGLE = "p95"  # which part decides whether a head is fragile
 PARTS = {"mean": "mean", "p95": "95th percentile", "max": "largest query"}
 _DASHES: dict[str, tuple[int, ...]] = {"mean": (1, 0), "p95": (6, 2), "max": (2, 2)}
 
 
 @unchecked
 def gradient_chart(run: Run, floors: pl.DataFrame, theme: ThemeName, *, chosen: bool = False) -> Spec:
-    """All heads at the longest length; with `chosen`, the head in the dataset of that name on top."""
+    """All heads at the longest length; with `chosen`, the head in that dataset on top."""
     table = sensitivities(run)
     legend = _legend(run, table, floors, THEMES[theme], chosen)
     temperatures = numbers_in(table, "temperature")
@@ -97,18 +97,18 @@ def _curves(axes: Axes, table: pl.DataFrame) -> list[alt.Chart]:
 
 
 def _threshold(axes: Axes) -> list[alt.Chart]:
-    """From here on a head counts as fragile."""
+    """Above this line a head counts as fragile."""
     look = axes.legend.looks[_FRAGILE]
     chart = axes.legend.called(source([{"value": FRAGILE}]), _FRAGILE)
     return [chart.mark_rule().encode(y=axes.y, tooltip=alt.value(look.label), **axes.legend.style)]
 
 
 def _floors(floors: pl.DataFrame, temperatures: Sequence[float], legend: Legend) -> list[Spec]:
-    """How many heads become fragile at which temperature; those that never do, as far as was measured, stand left."""
-    there, unreached = _fragile(floors)
-    if not there and not unreached:
+    """How many heads become fragile at which temperature; heads that never did within the range are at the left."""
+    present, unreached = _fragile(floors)
+    if not present and not unreached:
         return []
-    bars, (low, high), step = log_bars(there, temperatures)
+    bars, (low, high), step = log_bars(present, temperatures)
     if unreached:
         left = {"value": low / step**1.5, "end": low / step**0.5, "heads": unreached, "series": _UNREACHED}
         bars = [left, *bars]
@@ -118,9 +118,9 @@ def _floors(floors: pl.DataFrame, temperatures: Sequence[float], legend: Legend)
 
 
 def _fragile(floors: pl.DataFrame) -> tuple[list[float], int]:
-    """The temperatures, and the number of heads that have none."""
+    """The temperatures, and the number of heads without one."""
     if floors.is_empty() or not {"layer", "head", "floor"} <= set(floors.columns):
         return [], 0
     temperatures = of_heads(floors)["floor"].cast(pl.Float64)
-    there = temperatures.filter(temperatures.is_finite() & (temperatures > 0)).to_list()
-    return there, len(temperatures) - len(there)
+    present = temperatures.filter(temperatures.is_finite() & (temperatures > 0)).to_list()
+    return present, len(temperatures) - len(present)

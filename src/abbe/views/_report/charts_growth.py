@@ -7,20 +7,8 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from .._shared.panels import Look, rows_of, share_axis, tip
-from .._shared.series import (
-    Axes,
-    Legend,
-    Spec,
-    finished,
-    length_axis,
-    log_axis,
-    look_of,
-    panel,
-    source,
-    unchecked,
-    x_of,
-)
+from .._shared.panels import Look, renamed, rows_of, share_axis, tip
+from .._shared.series import Axes, Legend, Spec, finished, length_axis, log_axis, look_of, panel, source, unchecked
 from .._shared.theme import THEMES, ThemeName
 from .charts_bars import counted, equal_bars
 from .charts_table import (
@@ -43,7 +31,7 @@ _DECAY = "decay_exponent"
 
 @unchecked
 def growth_chart(run: Run, theme: ThemeName, *, chosen: bool = False) -> Spec:
-    """All heads; with `chosen`, the head whose rows are in the dataset of that name on top."""
+    """All heads; with `chosen`, the head in that dataset on top."""
     legend, size = _legend(run, theme, chosen), shown_size(run)
     panels = [
         _over_length(run, legend, "max_weight", "largest weight", "share of a query's weight"),
@@ -90,7 +78,7 @@ def _over_length(
 
 
 def _decays(run: Run, legend: Legend) -> Spec | None:
-    """How many heads have which decay exponent, the mean with its interval, and 1: a head of equal weights."""
+    """A histogram of decay exponents, their mean with its interval, and 1, the exponent of equal weights."""
     table = rows_for(run, _DECAY)
     values = numbers_in(of_heads(table), "value")
     if not values:
@@ -103,7 +91,7 @@ def _decays(run: Run, legend: Legend) -> Spec | None:
 
 
 def _places(x: alt.X, legend: Legend, table: pl.DataFrame) -> list[alt.Chart]:
-    """Upright lines: the control, the mean in its interval, and the chosen head."""
+    """Vertical lines: the control, the mean in its interval, and the chosen head."""
     mean = rows_of(of_all_heads(table).select("value", "low", "high"))
     uniform = [{"value": value} for value in sorted(set(numbers_in(table, "control")))[:1]]
     drawn = [(source(uniform), "control"), (source(mean), "mean")]
@@ -111,7 +99,7 @@ def _places(x: alt.X, legend: Legend, table: pl.DataFrame) -> list[alt.Chart]:
         drawn.append((source("chosen", measure=_DECAY), "chosen"))
     interval = [row for row in mean if row["low"] is not None and row["high"] is not None]
     strip = source(interval).mark_rect(opacity=0.25, color=legend.looks["mean"].colour)
-    layers = [strip.encode(x=x_of(x, "low"), x2="high:Q")] if interval else []
+    layers = [strip.encode(x=renamed(x, "low"), x2="high:Q")] if interval else []
     tips = [tip("shown", "series", "N"), tip("value", "decay exponent")]
     rules = [legend.called(chart, name).mark_rule() for chart, name in drawn]
     return layers + [rule.encode(x=x, tooltip=tips, **legend.style) for rule in rules]

@@ -30,7 +30,7 @@ from .charts_table import about_lines, interval_words, lengths_of, numbers_in, r
 if TYPE_CHECKING:
     from ...results import Run
 
-BALL = 380  # pixels: the picture of a ball is square
+BALL = 380  # pixels of the square picture
 _EDGE = 1.1
 KINDS = ("selected, inside", "selected, outside", "unselected, nearer than a selected one", "unselected")
 _DIVERGENCE = "selected_divergence"
@@ -43,7 +43,7 @@ def _share(field: str, title: str, values: Sequence[float]) -> alt.Y:
 
 @dataclass(frozen=True)
 class _Shown:
-    """One measure in a panel of its own."""
+    """A measure that gets a panel."""
 
     measure: str
     title: str
@@ -71,7 +71,7 @@ _FLOOR = "effective_tokens_floor"
 
 @unchecked
 def sizes_chart(run: Run, theme: ThemeName) -> Spec:
-    """Over N, at one length, of the head whose rows are in the dataset `rows`."""
+    """Over N at one length, for the head in the dataset `rows`."""
     legend = Legend.of(look_of(THEMES[theme], interval_words(run)), ("value", "limit", "control"))
     sizes = numbers_in(run.table.filter(pl.col("n").is_not_null()), "n")
     x = places_axis("n", "selected tokens N", sizes)
@@ -89,7 +89,7 @@ def sizes_chart(run: Run, theme: ThemeName) -> Spec:
 
 @unchecked
 def lengths_chart(run: Run, theme: ThemeName) -> Spec:
-    """Over L, of the head whose rows are in the dataset `rows`."""
+    """Over L, for the head in the dataset `rows`."""
     lengths, size = lengths_of(run), shown_size(run)
     legend = Legend.of(look_of(THEMES[theme], interval_words(run)), ("value", "limit", "floor", "control"))
     panels: list[Spec] = []
@@ -103,12 +103,12 @@ def lengths_chart(run: Run, theme: ThemeName) -> Spec:
         chosen = source("rows", measure=shown.measure, **({} if n is None else {"n": n}))
         layers = _curves(axes, chosen, shown)
         panels.append(panel(layers, shown.title if n is None else f"{shown.title}, N = {n}"))
-    return finished(panels, "What becomes of this head as the text grows?", about_lines(run), theme, filled=["rows"])
+    return finished(panels, "How does this head change as the text grows?", about_lines(run), theme, filled=["rows"])
 
 
 def _curves(axes: Axes, chosen: alt.Chart, shown: _Shown) -> list[alt.Chart]:
     limits = chosen
-    if shown.measure == _DIVERGENCE:  # all weight on one of N tokens: a ceiling that is not in the table
+    if shown.measure == _DIVERGENCE:  # all weight on one of N tokens: the table lacks this ceiling
         limits = chosen.transform_calculate(limit="log(datum.n)")
     layers = axes.limit(limits, "limit", "limit")
     layers += axes.limit(chosen, "control", "control")
@@ -119,7 +119,7 @@ def _curves(axes: Axes, chosen: alt.Chart, shown: _Shown) -> list[alt.Chart]:
 
 @unchecked
 def ball_chart(run: Run, theme: ThemeName) -> Spec:
-    """The datasets `points` and `circle`, seen from the sum of the selected, which is the centre."""
+    """The datasets `points` and `circle` around the sum of the selected."""
     colours = THEMES[theme]
     x, y = _plain_axis(alt.X), _plain_axis(alt.Y)
     layers = [*_circle(x, y, colours), _points(x, y, colours), *_centre(x, y, colours)]
@@ -147,14 +147,10 @@ def _points(x: alt.X | alt.Y, y: alt.X | alt.Y, theme: Theme) -> alt.Chart:
     colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=hues), legend=legend)
     shapes = alt.Scale(domain=list(KINDS), range=["circle", "diamond", "triangle-up", "square"])
     size = alt.Size("drawn_weight:Q", scale=alt.Scale(type="sqrt", domain=[0, 1], range=[40, 1200]), legend=None)
-    tips = [
-        tip("token", "token", "N"),
-        tip("kind", "which is", "N"),
-        tip("weight_words", "weight", "N"),
-        tip("distance", "distance from the centre"),
-    ]
+    tips = [tip("token", "token", "N"), tip("kind", "which is", "N"), tip("weight_words", "weight", "N")]
+    tips.append(tip("distance", "distance from the centre"))
     shown = source("points").transform_calculate(
-        drawn_weight="isValid(datum.weight) ? datum.weight : 0",  # the unselected come without a weight
+        drawn_weight="isValid(datum.weight) ? datum.weight : 0",  # unselected points have no weight
         weight_words="isValid(datum.weight) ? format(datum.weight, '.3~g') : 'less than any selected'",
     )
     marks = shown.mark_point(filled=True, opacity=0.85, stroke=theme.background, strokeWidth=0.6)

@@ -18,11 +18,9 @@ from .charts_table import about_lines, of_heads, rows_for, shown_size
 if TYPE_CHECKING:
     from ...results import Run
 
-RAMPS: dict[ThemeName, tuple[str, str, str]] = {
-    "light": ("#e3eef7", "#5a9bc8", "#08306b"),
-    "dark": ("#1b2c3f", "#4a8fc4", "#e2f3ff"),
-}
-_INKS: dict[ThemeName, tuple[str, float, str]] = {  # below this place in the ramp the first is read best, else the last
+_INKS: dict[
+    ThemeName, tuple[str, float, str]
+] = {  # below this place in the ramp the first is more legible, above it the last
     "light": ("#0a1420", 0.62, "#ffffff"),
     "dark": ("#ffffff", 0.42, "#0a1420"),
 }
@@ -31,7 +29,7 @@ _WRITTEN = 10  # heads in a layer: with more there is no room for numbers in the
 
 @dataclass(frozen=True)
 class _Colours:
-    """The values at both ends of the ramp, and whether steps between them are equal factors."""
+    """The values at both ends of the ramp; with `log`, equal steps are equal factors."""
 
     theme: ThemeName
     low: float
@@ -40,7 +38,7 @@ class _Colours:
 
     @classmethod
     def around(cls, theme: ThemeName, values: Sequence[float], log: bool) -> _Colours:
-        """From the smallest to the largest value, apart even where all are the same."""
+        """From the smallest to the largest value, never an empty range."""
         low, high = min(values), max(values)
         if high <= low:
             low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
@@ -50,14 +48,14 @@ class _Colours:
         kind: Literal["log", "linear"] = "log" if self.log else "linear"
         middle = math.sqrt(self.low * self.high) if self.log else (self.low + self.high) / 2
         domain = [self.low, middle, self.high]
-        scale = alt.Scale(type=kind, domain=domain, range=list(RAMPS[self.theme]), interpolate="lab", clamp=True)
+        scale = alt.Scale(type=kind, domain=domain, range=list(THEMES[self.theme].heat), interpolate="lab", clamp=True)
         ink = THEMES[self.theme].ink
         legend = alt.Legend(title=title, titleColor=ink, titleFontWeight="normal", gradientLength=200, format="~g")
         legend["values" if self.log else "tickCount"] = _ticks(self.low, self.high) if self.log else 5
         return alt.Color("value:Q", title=title, scale=scale, legend=legend)
 
     def ink(self, value: float) -> str:
-        """Black or white, whichever is read better on the colour of this value."""
+        """Black or white, whichever is more legible on the colour of this value."""
         first, edge, last = _INKS[self.theme]
         inside = min(max(value, self.low), self.high)
         steps = (math.log(inside / self.low), math.log(self.high / self.low)) if self.log else (
@@ -75,8 +73,8 @@ def map_chart(run: Run, theme: ThemeName) -> Spec:
         _cells(dispersion, theme, "dispersion", "effective tokens", log=True),
         _cells(separability, theme, f"separability, N = {size}", "share of the selected in the ball", log=False),
     ]
-    chart = finished(panels, "Which heads select, and which disperse?", about_lines(run), theme)
-    return chart | {"resolve": {"scale": {"color": "independent"}}}
+    question = "Which heads select, and which disperse?"
+    return finished(panels, question, about_lines(run), theme, independent=["color"])
 
 
 def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log: bool) -> Spec | None:
@@ -88,9 +86,9 @@ def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log:
     colours = _Colours.around(theme, values, log)
     gap, axis = alt.Scale(paddingInner=0.04), alt.Axis(labelOverlap="parity", ticks=False, domain=False)
     x, y = alt.X("head:O", title="head", scale=gap, axis=axis), alt.Y("layer:O", title="layer", scale=gap, axis=axis)
-    there = [row for row in rows if row["value"] is not None]
+    present = [row for row in rows if row["value"] is not None]
     missing = [row for row in rows if row["value"] is None]
-    cells = source(there).mark_rect()
+    cells = source(present).mark_rect()
     layers = [
         cells.encode(x=x, y=y, color=colours.channel(unit), tooltip=[tip("layer"), tip("head"), tip("value", unit)])
     ]
@@ -98,13 +96,13 @@ def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log:
         layers.append(source(missing).mark_rect(color=THEMES[theme].control_pale).encode(x=x, y=y))
     layers += _written([(row, THEMES[theme].soft) for row in missing], x, y)
     if len({row["head"] for row in rows}) <= _WRITTEN:
-        layers += _written([(row, colours.ink(row["value"])) for row in there], x, y)
+        layers += _written([(row, colours.ink(row["value"])) for row in present], x, y)
     height = max(60, min(420, 26 * len({row["layer"] for row in rows})))
     return panel(layers, f"{title}, L = {at['length'][0]}", WIDTH, height)
 
 
 def _written(inked: Sequence[tuple[Row, str]], x: alt.X, y: alt.Y) -> list[alt.Chart]:
-    """The numbers in the cells, a dash for what is missing; a layer for each ink, as a map has one scale of colours."""
+    """Numbers in the cells, or a dash; one layer per ink, since a map has a single colour scale."""
     layers = []
     for ink in sorted({ink for _, ink in inked}):
         shown = [row | {"words": _short(row["value"])} for row, used in inked if used == ink]

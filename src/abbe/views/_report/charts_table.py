@@ -1,4 +1,4 @@
-"""What the charts of a report take from its run: rows of one measure, some of the heads, and words on the settings."""
+"""What the charts of a report read from its run: rows of a measure, a sample of heads, words on the settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...results import Run
 
 
-FAINT_HEADS = 160  # more lines than these show nothing more
+FAINT_HEADS = 160  # more lines would add nothing
 _LONGEST_NAME = 48
 _NUMBERS = ("value", "low", "high", "limit", "control")
 
@@ -28,7 +28,7 @@ def shown_size(run: Run) -> int:
 
 
 def rows_for(run: Run, measure: str, size: int | None = None) -> pl.DataFrame:
-    """All rows of one measure, of one set size if it has any, with what is not finite as null."""
+    """All rows of a measure, at one set size if it has any; non-finite numbers become null."""
     rows = run.table.filter((pl.col("measure") == measure) & pl.col("n").eq_missing(pl.lit(size, pl.Int32)))
     return finite(rows, *_NUMBERS)
 
@@ -53,7 +53,7 @@ def numbers_in(table: pl.DataFrame, *columns: str) -> list[float]:
 
 
 def some_heads(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
-    """The rows of at most `FAINT_HEADS` heads, evenly taken, and how to call them."""
+    """The rows of at most `FAINT_HEADS` heads, evenly spaced, and their label."""
     places = of_heads(table).select("layer", "head").unique().sort("layer", "head")
     if places.height <= FAINT_HEADS:
         return of_heads(table), "single heads"
@@ -63,7 +63,7 @@ def some_heads(table: pl.DataFrame) -> tuple[pl.DataFrame, str]:
 
 
 def interval_words(run: Run) -> str:
-    """How the legend names intervals, where there are any."""
+    """How the legend names intervals, if there are any."""
     level = part_of(run.manifest, "settings").get("level")
     if run.table["low"].is_null().all():
         return ""

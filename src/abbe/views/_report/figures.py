@@ -1,4 +1,4 @@
-"""The charts of a report as files for papers: PNG and SVG, light and dark, with one telling head filled in."""
+"""All charts of a report, for its page and as files for papers with one typical head filled in; those of a run."""
 
 from __future__ import annotations
 
@@ -26,17 +26,65 @@ if TYPE_CHECKING:
     from ...results import Run
     from ...studies import Ball, Report, Sample, SampleRow
 
-_CIRCLE = 72  # corners
-_SHOWN_TOKEN = 24  # letters
+_CIRCLE = 72  # corners of the polygon
+_SHOWN_TOKEN = 24  # letters shown
 
 
 def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a report as PNG and SVG, light and dark."""
+    """Draw every chart of a report as PNG and SVG, light and dark.
+
+    Charts of one head show the head of median separability.
+
+    Args:
+        report: from `abbe.report`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.save_report_figures(report, "figures")[0].name
+        'map.png'
+    """
     return save_drawings(folder, lambda theme: figures(report, theme))
 
 
+def save_diagnosis_figures(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw the map of the heads and their growth over the length as PNG and SVG, light and dark.
+
+    Dark cells of the map attend to many tokens, or separate many of the selected ones.
+
+    Args:
+        run: from `abbe.diagnose`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> abbe.views.save_diagnosis_figures(run, "figures")[0].name
+        'map.png'
+    """
+    return save_drawings(folder, lambda theme: {"map": map_chart(run, theme), "growth": growth_chart(run, theme)})
+
+
+def chart_specifications(report: Report, theme: ThemeName) -> dict[str, Spec]:
+    """Every chart of the page; the page fills the empty datasets with the chosen head.
+
+    `rows` of sizes and lengths and `chosen` of growth are rows of `run.table`; `chosen` of gradient holds temperature,
+    part, value, low, high, limit; `points` and `circle` of ball are places around the sum of the selected; `chosen` of
+    alternatives are rows of `report.alternatives`.
+    """
+    run = report.run
+    return {
+        "map": map_chart(run, theme),
+        "sizes": sizes_chart(run, theme),
+        "lengths": lengths_chart(run, theme),
+        "ball": ball_chart(run, theme),
+        "growth": growth_chart(run, theme, chosen=True),
+        "gradient": gradient_chart(run, report.floors, theme, chosen=True),
+        "alternatives": alternatives_chart(run, report.alternatives, theme, chosen=True),
+    }
+
+
 def figures(report: Report, theme: ThemeName) -> dict[str, Spec]:
-    """All heads, then one head: the one that stands in the middle of all by its separability."""
+    """Charts of all heads, then of the head of median separability."""
     run = report.run
     charts = {
         "map": map_chart(run, theme),
@@ -61,7 +109,7 @@ def _of_head(report: Report, place: Place, theme: ThemeName) -> dict[str, Spec]:
         ),
         "lengths": _filled(
             lengths_chart(report.run, theme),
-            f"{of}: what becomes of it as the text grows?",
+            f"{of}: how does it change as the text grows?",
             {"rows": rows_of(rows.filter(pl.col("n").is_null() | (pl.col("n") == shown_size(report.run))))},
         ),
     }

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from markupsafe import Markup
 
-from ...words.finding import NOTICE, Fact, Finding, KeyNumber, Place
+from ...words.finding import NOTICE, KeyNumber
 from ...words.manifest import for_others, model_name, part_of, precision_of, without_folder
 from ...words.measures import (
     MeasureWords,
@@ -23,15 +22,16 @@ from ...words.measures import (
     without_temperature,
 )
 from ...words.names import BASELINE
-from ...words.numbers import interval, number, percent
+from ...words.numbers import interval, many, number, percent
 from ...words.thresholds import FAINT, FRAGILE
 from .._shared.data import both_themes, packed_json, packed_table, plain_rows
-from .._shared.page import render, script, vega
+from .._shared.page import SIGNS, manifest_parts, numbers_of, render, script, vega
 from .._shared.theme import THEMES
-from .charts import chart_specifications, shown_size
+from .charts_table import shown_size
+from .figures import chart_specifications
 
 if TYPE_CHECKING:
-    from ...studies import HeadVerdict, Report
+    from ...studies import Report
 
 SCRIPTS = (
     "page.js", "numbers.js", "charts.js", "map_cells.js", "report_data.js", "report_map.js", "report_head.js",
@@ -39,17 +39,14 @@ SCRIPTS = (
     "report_address.js", "report_start.js",
 )  # fmt: skip
 KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not measured")
-_FEW = 12  # so many heads stand in a line
-SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "bad")}  # seen without colours, too
 
 
 def report_page(report: Report) -> str:
-    """The page of a report."""
     manifest = for_others(report.run.manifest)
     table = _for_page(report.run.table)
     measures = measures_of(table)
     sign, grade_words = SIGNS[report.answer.grade]
-    page = render(
+    return render(
         "report.html.jinja",
         scripts=[vega(), *(script(name) for name in SCRIPTS)],
         model=model_name(manifest),
@@ -61,8 +58,8 @@ def report_page(report: Report) -> str:
         grade_words=grade_words,
         steps=report.next_steps(manifest),
         numbers=[_card(number) for number in report.numbers],
-        verdicts=[_shown(finding) for finding in report.verdicts],
-        advice=[_shown(finding) for finding in report.advice],
+        verdicts=[(finding, numbers_of(finding.numbers)) for finding in report.verdicts],
+        advice=[(finding, numbers_of(finding.numbers)) for finding in report.advice],
         notice="" if report.learned else NOTICE,
         heads=report.heads,
         growth=_cells(report.growth),
@@ -71,16 +68,15 @@ def report_page(report: Report) -> str:
         fragile=number(FRAGILE),
         alternatives=report.alternatives.height > 0,
         sample=report.sample is not None,
-        skipped=[str(why) for why in manifest.get("skipped") or ()],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(manifest),
         glossary=glossary(measures),
         **_data(report, table, [_measure(words) for words in measures]),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
 
 def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -> dict[str, Markup]:
     """What the scripts read, compressed."""
+    columns = report.alternatives.columns
     about = {
         "model": model_name(report.run.manifest),
         "causal": part_of(report.run.manifest, "model").get("kind") == "decoder",
@@ -88,12 +84,14 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
         "shown_size": shown_size(report.run),
         "kinds": KINDS,
         "layers": [str(name) for name in report.run.manifest.get("layers") or ()],
-        "heads": [_verdict(verdict) for verdict in report.heads],
+        "heads": [asdict(verdict) | {"numbers": numbers_of(verdict.numbers)} for verdict in report.heads],
         "alternatives": plain_rows(report.alternatives),
         "baseline": BASELINE,
-        "columns": _columns(report.alternatives.columns),
+        "columns": {name: column_words(name) for name in columns if not is_end(name, columns)},
     }
-    charts = {theme: _interactive(chart_specifications(report, theme)) for theme in THEMES}
+    charts = {theme: chart_specifications(report, theme) for theme in THEMES}
+    for of_theme in charts.values():
+        del of_theme["map"]  # the page has a map of buttons
     sample = None if report.sample is None else report.sample.as_json()
     return {
         "about_data": packed_json(about),
@@ -104,24 +102,15 @@ def _data(report: Report, table: pl.DataFrame, measures: list[dict[str, Any]]) -
 
 
 def _measure(words: MeasureWords) -> dict[str, Any]:
-    """With its family: the temperatures of one measure are chosen apart from it."""
+    """With its family: on the page, a measure and its temperature are chosen separately."""
     family, temperature = without_temperature(words.name)
     return asdict(words) | {
         "family": family, "family_label": measure_words(family).label, "temperature": temperature,
     }  # fmt: skip
 
 
-def _columns(names: Sequence[str]) -> dict[str, str]:
-    return {name: column_words(name) for name in names if not is_end(name, names)}
-
-
-def _interactive(charts: Mapping[str, Any]) -> dict[str, Any]:
-    """Without the map: the page has its own, made of buttons."""
-    return {name: chart for name, chart in charts.items() if name != "map"}
-
-
 def _for_page(table: pl.DataFrame) -> pl.DataFrame:
-    """A page is passed on: a model's name that is a path on this machine loses its folders."""
+    """Pages are passed on, so a model's name that is a path on this machine loses its folders."""
     names = {name: without_folder(name) for name in table["model"].unique() if name}
     return table.with_columns(pl.col("model").replace(names)) if names else table
 
@@ -132,12 +121,12 @@ def measured_line(report: Report) -> str:
 
 
 def measured(report: Report) -> list[str]:
-    """The parts of that line; apart, so that a page can keep the direction of writing of one from the others."""
+    """The parts of that line, separate so that a page can isolate the writing direction of each."""
     manifest = report.run.manifest
     text, settings = part_of(manifest, "text"), part_of(manifest, "settings")
     places = report.run.table.select("layer", "head").drop_nulls().unique()
     lengths = sorted(report.run.table["length"].drop_nulls().unique())
-    parts = [f"{_many(places.height, 'head')} in {_many(places['layer'].n_unique(), 'layer')}"]
+    parts = [f"{many(places.height, 'head')} in {many(places['layer'].n_unique(), 'layer')}"]
     if lengths:
         parts.append(f"windows of {_listed(lengths)} tokens")
     if text.get("name"):
@@ -148,15 +137,12 @@ def measured(report: Report) -> list[str]:
 
 
 def _windows(manifest: Mapping[str, Any]) -> str:
-    """How many were measured: a short text has room for fewer than were asked for."""
-    asked, cut = part_of(manifest, "settings")["windows"], manifest.get("windows")
-    counts = Counter(window["length"] for window in cut).values() if isinstance(cut, list) and cut else [asked]
-    few, many = min(counts), max(counts)
-    return f"{many} of each length" if few == many else f"{few} to {many} of each length"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    """How many were measured: a short text holds fewer than requested."""
+    windows, requested = manifest.get("windows"), part_of(manifest, "settings")["windows"]
+    measured = windows if isinstance(windows, list) else []
+    counts = list(Counter(window["length"] for window in measured).values()) or [requested]
+    least, most = min(counts), max(counts)
+    return f"{most} of each length" if least == most else f"{least} to {most} of each length"
 
 
 def _listed(numbers: Sequence[int]) -> str:
@@ -165,7 +151,7 @@ def _listed(numbers: Sequence[int]) -> str:
 
 
 def facts(report: Report) -> list[tuple[str, str]]:
-    """The details, as far as the manifest has them."""
+    """Details that the manifest holds."""
     manifest = for_others(report.run.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     characters, error = text.get("characters"), part_of(manifest, "self_check").get("error")
@@ -184,69 +170,27 @@ def facts(report: Report) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in details.items() if value]
 
 
-@dataclass(frozen=True)
-class _Card:
-    """A key number as it is shown."""
-
-    name: str
-    value: str
-    interval: str
-    beside: tuple[tuple[str, str], ...]
-    meaning: str
-
-
-def _card(number: KeyNumber) -> _Card:
+def _card(number: KeyNumber) -> dict[str, Any]:
+    """A key number as the template shows it."""
     known = (("limit", number.limit), ("control", number.control))
-    beside = tuple((name, beside_value(number, value)) for name, value in known if value is not None)
+    beside = [(name, beside_value(number, value)) for name, value in known if value is not None]
     ends = [beside_value(number, end) for end in (number.low, number.high) if end is not None]
-    return _Card(number.name, number.shown, " to ".join(ends), beside, number.meaning)
+    return {
+        "name": number.name, "value": number.shown, "interval": " to ".join(ends), "beside": beside,
+        "meaning": number.meaning,
+    }  # fmt: skip
 
 
 def beside_value(key: KeyNumber, value: float) -> str:
-    """In the unit in which the number is shown."""
+    """In the unit of the number."""
     return percent(value) if key.shown.endswith("%") else number(value, 3)
 
 
-@dataclass(frozen=True)
-class _ShownFinding:
-    """A finding as it is shown."""
-
-    topic: str
-    sentence: str
-    rule: str
-    numbers: list[tuple[str, str]]
-    heads: tuple[Place, ...]
-    many: bool
-
-
-def _shown(finding: Finding) -> _ShownFinding:
-    numbers = numbers_of(finding.numbers)
-    return _ShownFinding(
-        finding.topic, finding.sentence, finding.rule, numbers, finding.heads, len(finding.heads) > _FEW
-    )
-
-
-def numbers_of(numbers: Mapping[str, Fact]) -> list[tuple[str, str]]:
-    return [(name, number(value)) for name, value in numbers.items()]
-
-
-def _verdict(verdict: HeadVerdict) -> dict[str, Any]:
-    return asdict(verdict) | {"numbers": numbers_of(verdict.numbers)}
-
-
-@dataclass(frozen=True)
-class _Cells:
-    """A table as it is shown; a pair of a text and what it is sorted by for every cell."""
-
-    columns: list[str]
-    rows: list[list[tuple[str, str]]]
-
-
-def _cells(table: pl.DataFrame) -> _Cells:
-    """An interval stands in the cell of its value."""
+def _cells(table: pl.DataFrame) -> dict[str, list[Any]]:
+    """Columns and rows of a table; a cell is a text, with its interval, and the value it is sorted by."""
     names = [name for name in table.columns if not is_end(name, table.columns)]
     rows = [[_cell(row, name) for name in names] for row in table.iter_rows(named=True)]
-    return _Cells([column_words(name) for name in names], rows)
+    return {"columns": [column_words(name) for name in names], "rows": rows}
 
 
 def _cell(row: Mapping[str, Any], name: str) -> tuple[str, str]:

@@ -15,8 +15,9 @@ from rich.text import Text
 from ...words.finding import NOTICE, Finding, KeyNumber
 from ...words.manifest import model_name, precision_of
 from ...words.numbers import interval
+from .._shared.page import SIGNS
 from .._shared.terminal import bullets, plain, skipped_lines
-from .page import SIGNS, beside_value, measured_line
+from .page import beside_value, measured_line
 
 _INDENT = "     "
 _COLOURS = {"good": "bold green", "look": "bold yellow", "bad": "bold red"}
@@ -26,7 +27,20 @@ if TYPE_CHECKING:
 
 
 def report_table(report: Report) -> RenderableType:
-    """A report on a terminal: the answer, what to do, the five numbers, the verdicts; from 80 columns on."""
+    """How selective is the attention of a model?
+
+    The answer, what to do next, the five key numbers each with what high and low mean, the verdicts, and advice.
+
+    Args:
+        report: from `abbe.report`.
+
+    Examples:
+        >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
+        >>> from rich import print
+        >>> print(abbe.views.report_table(report))
+        How selective is the attention of abbe-gpt2-5M?
+        ...
+    """
     parts: list[RenderableType] = [
         Text(f"How selective is the attention of {plain(model_name(report.run.manifest))}?", style="bold"),
         Text(plain(" ".join([measured_line(report), precision_of(report.run.manifest)]).strip()), style="dim"),
@@ -43,7 +57,7 @@ def report_table(report: Report) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Command:
-    """A command line; one that is too long goes on after a backslash, so that it can be pasted as it is."""
+    """A command line; a long one is broken by backslashes, so that it can be pasted as it is."""
 
     line: str
 
@@ -71,7 +85,7 @@ def _answer(report: Report) -> list[RenderableType]:
 
 
 def _numbers(report: Report) -> Table:
-    """Each number with what stands beside it, and its meaning below."""
+    """Each number with its interval, limit and control, its meaning below."""
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=False, max_width=24)
     table.add_column()
@@ -82,7 +96,7 @@ def _numbers(report: Report) -> Table:
 
 
 def _beside(key: KeyNumber) -> str:
-    """Interval, limit and control, as far as they are known."""
+    """Interval, limit and control, if known."""
     named = (("limit", key.limit), ("control", key.control))
     known = [f"{name} {beside_value(key, value)}" for name, value in named if value is not None]
     ends = interval(key.low, key.high, lambda end: beside_value(key, end))

@@ -1,4 +1,4 @@
-"""Figures 2a, 2b and 2c: how far the selected lie from the rest, and up to which N this differs from random sets."""
+"""Figures 2a, 2b and 2c: the distance of the selected from the rest, and up to which N it differs from random sets."""
 
 from __future__ import annotations
 
@@ -11,23 +11,17 @@ from ...words.paper import PAPER_CRITICAL_SHARE
 from .._shared.panels import (
     INTERVAL_TIPS,
     Look,
-    Panel,
     Row,
-    data,
     numbers,
-    of_vectors,
-    panel,
     places_axis,
     renamed,
     series_style,
     share_axis,
     tip,
     value_axis,
-    vector_name,
-    vectors_of,
-    with_intervals,
 )
 from .._shared.theme import Theme
+from .panels import Panel, by_vectors, data, panel, with_intervals
 
 if TYPE_CHECKING:
     from ...studies import Figure
@@ -36,10 +30,9 @@ AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 
 
 def distance_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """One panel for each kind of vectors, against L (2a) or N (2b)."""
+    """One panel per kind of vectors, against L (2a) or N (2b)."""
     axis = "length" if figure.name == "2a" else "n"
-    table = figure.tables["distance"]
-    return [_distances(of_vectors(table, kind), axis, vector_name(kind), theme) for kind in vectors_of(table)]
+    return [_distances(rows, axis, name, theme) for name, rows in by_vectors(figure.tables["distance"]).items()]
 
 
 def _distances(rows: list[Row], axis: str, title: str, theme: Theme) -> alt.LayerChart:
@@ -76,12 +69,11 @@ def _proved_range(rows: list[Row], axis: str, shown: str) -> list[Row]:
 
 
 def critical_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """The critical N against L, then the statistic it rests on against N; for several kinds of vectors a row each."""
-    critical, tests = figure.tables["critical"], figure.tables["tests"]
-    kinds = vectors_of(critical)
-    above = [_critical(of_vectors(critical, kind), f"critical N, {vector_name(kind)}", theme) for kind in kinds]
-    below = [_tests(of_vectors(tests, kind), f"test by heads, {vector_name(kind)}", theme) for kind in kinds]
-    if len(kinds) == 1:
+    """The critical N against L, then its test statistic against N; one row each for several kinds of vectors."""
+    critical, tests = by_vectors(figure.tables["critical"]), by_vectors(figure.tables["tests"])
+    above = [_critical(rows, f"critical N, {name}", theme) for name, rows in critical.items()]
+    below = [_tests(tests.get(name, []), f"test by heads, {name}", theme) for name in critical]
+    if len(critical) == 1:
         return [*above, *below]
     return [alt.concat(*row, columns=2) for row in (above, below)]
 
@@ -122,7 +114,7 @@ def _critical(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
 
 
 def _of_level(rows: list[Row], x: alt.X, y: alt.Y, styles: dict[str, Any], shift: float) -> list[alt.Chart]:
-    """Points with their intervals; an arrow from the largest N tried where every test rejects."""
+    """Points with their intervals; an arrow from the largest N tried if every test rejects."""
     tips = [tip("test", "test", "N"), tip("length", AXES["length"]), tip("critical_n", "critical N"), *INTERVAL_TIPS]
     tips.append(tip("largest_n", "largest N tried"))
     known = [row for row in rows if row["critical_n"] is not None]
@@ -151,7 +143,7 @@ def _tests(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
     y = share_axis("statistic", "Kolmogorov–Smirnov D")
     shapes = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down"]
     marks = alt.Scale(domain=lengths, range=[shapes[i % len(shapes)] for i in range(len(lengths))])
-    shades = alt.Scale(domain=lengths, range=_shades(theme.ramp, len(lengths)))
+    shades = alt.Scale(domain=lengths, range=theme.shades(len(lengths)))
     legend = alt.Legend(columns=6, title="L", titleOrient="left", titleColor=theme.ink)
     colour = alt.Color("length:N", title="L", scale=shades, legend=legend)
     shape = alt.Shape("length:N", title="L", scale=marks, legend=legend)
@@ -163,11 +155,3 @@ def _tests(rows: list[Row], title: str, theme: Theme) -> alt.LayerChart:
         points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips),
     ]
     return panel(layers, title)
-
-
-def _shades(ends: tuple[str, str], count: int) -> list[str]:
-    """Colours in equal steps from one end to the other."""
-    first, last = ([int(end[i : i + 2], 16) for i in (1, 3, 5)] for end in ends)
-    parts = [step / max(1, count - 1) for step in range(count)]
-    mixed = [[round(a + (b - a) * part) for a, b in zip(first, last, strict=True)] for part in parts]
-    return ["#" + "".join(f"{channel:02x}" for channel in colour) for colour in mixed]

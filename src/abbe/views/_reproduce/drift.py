@@ -7,21 +7,9 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from .._shared.panels import (
-    Look,
-    Panel,
-    Row,
-    data,
-    numbers,
-    panel,
-    places_axis,
-    rows_of,
-    series_style,
-    tip,
-    value_axis,
-    with_intervals,
-)
+from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, tip, value_axis
 from .._shared.theme import Theme
+from .panels import Panel, data, panel, with_intervals
 
 if TYPE_CHECKING:
     from ...studies import Figure
@@ -50,16 +38,11 @@ def _curves(table: pl.DataFrame, axis: str, axis_title: str, title: str, theme: 
     x = places_axis(axis, axis_title, numbers(rows, axis))
     y = value_axis("value", "divergence from uniform (nats)", numbers([*rows, *limits], "value", "high"), log=False)
     style = series_style(looks, looks)
-    tips = [
-        tip("shown", "series", "N"),
-        tip(axis, axis_title),
-        tip("value", "divergence"),
-        tip("share", "share of ln N"),
-    ]
-    layers = []
+    named, layers = tip("shown", "series", "N"), []
+    tips = [named, tip(axis, axis_title), tip("value", "divergence"), tip("share", "share of ln N")]
     if limits:
         limit = alt.Chart(data(limits)).mark_line()
-        layers.append(limit.encode(x=x, y=y, tooltip=[tip("shown", "series", "N"), tip(axis), tip("value")], **style))
+        layers.append(limit.encode(x=x, y=y, tooltip=[named, tip(axis), tip("value")], **style))
     return panel([*layers, *with_intervals(rows, x, y, tips, style)], title)
 
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import altair as alt
 
 from ..._errors import AbbeError
-from .._shared.panels import Panel, data, panel
 from .._shared.series import unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
 from .distance import critical_panels, distance_panels
 from .drift import drift_panels
+from .panels import Panel, data, panel
 from .sensitivity import sensitivity_panels
 from .separability import separability_panels
 from .words import WORDS, settings_line
@@ -33,7 +33,23 @@ _PANELS: dict[str, Callable[[Figure, Theme], list[Panel]]] = {
 
 @unchecked
 def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
-    """A figure of the paper in one theme, with a title that asks its question and a subtitle with the settings."""
+    """A figure of the paper as this model gives it.
+
+    Its title asks the question, its subtitle holds the settings; measured curves stand beside random sets and what the
+    paper states. What a high or low curve means differs by figure: the page of the reproduction says it.
+
+    Args:
+        figure: one of `abbe.Reproduction.figures`.
+        theme: "light" or "dark".
+
+    Returns:
+        The chart, which `save` writes as PNG, SVG or HTML.
+
+    Examples:
+        >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
+        >>> abbe.views.figure_chart(reproduction.figures["2b"], "dark").title.text
+        'Does selecting more tokens increase the distance?'
+    """
     if figure.name not in _PANELS:
         raise AbbeError(f"no chart for figure {figure.name!r}; there are charts for {', '.join(_PANELS)}")
     colours = THEMES[theme]
@@ -48,10 +64,10 @@ def figure_chart(figure: Figure, theme: ThemeName = "light") -> alt.ConcatChart:
     return chart.properties(description=f"{words.question} {settings_line(figure)}")
 
 
-@lru_cache(maxsize=32)  # page, PNG and SVG are drawn from the same one; altair takes long to write it
+@lru_cache(maxsize=32)  # page, PNG and SVG share it; altair takes long to write it
 @unchecked
 def specification(figure: Figure, theme: ThemeName) -> dict[str, Any]:
-    """The chart as Vega-Lite; not to be changed."""
+    """The chart as Vega-Lite; cached, so never modify it."""
     chart: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)
     return chart
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from ...words.manifest import for_others, model_name, part_of
 from ...words.numbers import duration, number, percent
 from ...words.paper import DRIFT, FIGURES, PAPER_SECONDS
 from .._shared.drawings import save_drawings
-from .._shared.page import as_json, render, script, vega
+from .._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from .._shared.theme import THEMES
 from .figures import specification
 from .words import WORDS, settings_line
@@ -24,11 +23,23 @@ if TYPE_CHECKING:
 
 ANSWERS = {"holds": ("✓", "good"), "does not hold": ("✗", "bad"), "cannot be judged": ("?", "soft")}
 READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The number is that of the middle test."
-_SHOWN_ROWS = 200  # a longer table is for the run folder, not for a page
+_SHOWN_ROWS = 200  # longer tables stay in the run folder
 
 
 def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every figure of a reproduction as PNG and SVG, light and dark."""
+    """Draw every figure of a reproduction as PNG and SVG, light and dark.
+
+    `figure_chart` says what they show.
+
+    Args:
+        reproduction: from `abbe.reproduce`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
+        >>> abbe.views.save_reproduction_figures(reproduction, "figures")[0].name
+        'figure-2b.png'
+    """
     shown = _ordered(reproduction)
     return save_drawings(
         folder, lambda theme: {f"figure-{figure.name}": specification(figure, theme) for figure in shown}
@@ -36,7 +47,6 @@ def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathL
 
 
 def reproduction_page(reproduction: Reproduction) -> str:
-    """The page of a reproduction."""
     manifest = reproduction.manifest
     shown = _ordered(reproduction)
     return render(
@@ -45,32 +55,31 @@ def reproduction_page(reproduction: Reproduction) -> str:
         model=model_name(manifest),
         facts=facts(reproduction),
         count=count(reproduction.claims),
-        claims=[(claim, *ANSWERS[claim.answer], _numbers(claim)) for claim in reproduction.claims],
+        claims=[(claim, *ANSWERS[claim.answer], numbers_of(claim.numbers)) for claim in reproduction.claims],
         figures=[(figure, WORDS[figure.name], settings_line(figure), _tables(figure)) for figure in shown],
         readings=readings_rows(reproduction),
         readings_note=READINGS_NOTE,
         times=times(reproduction),
         total=duration(part_of(manifest, "seconds").get("total")),
-        skipped=[str(why) for why in manifest.get("skipped", ())],
-        manifest=json.dumps(for_others(manifest), indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(for_others(manifest)),
         charts=as_json({figure.name: _both_themes(figure) for figure in shown}),
     )
 
 
 def _ordered(reproduction: Reproduction) -> list[Figure]:
-    """As in the paper, ours last."""
+    """In the paper's order, ours last."""
     return [reproduction.figures[name] for name in (*FIGURES, DRIFT) if name in reproduction.figures]
 
 
 def _both_themes(figure: Figure) -> dict[str, Any]:
-    """The chart in both themes, their common data once."""
+    """The chart in both themes, with shared data only once."""
     charts: dict[str, Any] = {theme: dict(specification(figure, theme)) for theme in THEMES}
     data = [charts[theme].pop("datasets") for theme in THEMES]
     return charts | {"datasets": data[0] | data[1]}
 
 
 def facts(reproduction: Reproduction) -> list[tuple[str, str]]:
-    """What was measured on what, as far as the manifest has it."""
+    """What was measured on what, from the manifest."""
     manifest = for_others(reproduction.manifest)
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
     heads = next((f.about["heads"] for f in reproduction.figures.values() if f.about.get("heads")), None)
@@ -128,7 +137,7 @@ def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list
 
 
 def _critical(row: Mapping[str, Any]) -> str:
-    """ "12", "none up to 512"; where there are many tests, in brackets how many of them reject at every size."""
+    """ "12", "none up to 512"; for many tests, in brackets the share that rejects at every size."""
     if row["rejecting"] is None:
         return "not tested"
     critical = f"none up to {row['largest_n']}" if row["critical_n"] is None else number(row["critical_n"])
@@ -136,7 +145,7 @@ def _critical(row: Mapping[str, Any]) -> str:
 
 
 def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
-    """For each figure of the paper: its name, our time, the paper's."""
+    """Per figure of the paper: its name, our time, the paper's."""
     return [
         (WORDS[name].name, duration(reproduction.seconds.get(name)), duration(PAPER_SECONDS[name]))
         for name in FIGURES
@@ -144,12 +153,8 @@ def times(reproduction: Reproduction) -> list[tuple[str, str, str]]:
     ]
 
 
-def _numbers(claim: Claim) -> list[tuple[str, str]]:
-    return [(name, number(value)) for name, value in claim.numbers.items()]
-
-
 def _tables(figure: Figure) -> list[tuple[list[str], list[list[str]]]]:
-    """The tables behind a figure, those that a person can read through."""
+    """The tables behind a figure that are short enough to read."""
     return [_table(table) for table in figure.tables.values() if 0 < table.height <= _SHOWN_ROWS]
 
 

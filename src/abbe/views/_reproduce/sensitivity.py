@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import altair as alt
 import polars as pl
 
-from .._shared.panels import Look, Panel, Row, data, numbers, panel, places_axis, rows_of, series_style, tip, value_axis
+from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, tip, value_axis
 from .._shared.theme import Theme
+from .panels import Panel, data, panel
 
 if TYPE_CHECKING:
     from ...studies import Figure
@@ -24,7 +25,7 @@ CEILINGS = {"true": "true ceiling, at most min(1/(2T), √2/step)", "paper": "th
 
 
 def sensitivity_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """A panel for each step, the derivative last."""
+    """A panel per step, the derivative last."""
     measured, ceilings = figure.tables["sensitivity"], figure.tables["ceilings"]
     steps = measured["step"].unique(maintain_order=True).to_list()
     steps.sort(key=lambda step: math.inf if step is None else step)
@@ -60,21 +61,16 @@ def _one_step(
     style = series_style(looks, looks)
     shapes = alt.Scale(domain=list(STATISTICS.values()), range=["circle", "square", "triangle-up"])
     shape = alt.Shape("reading:N", title=None, scale=shapes, legend=alt.Legend(orient="top", columns=3, offset=10))
-    tips = [
-        tip("shown", "direction", "N"),
-        tip("reading", "statistic", "N"),
-        tip("temperature", "T"),
-        tip("value", "change"),
-    ]
+    tips = [tip("shown", "direction", "N"), tip("reading", "statistic", "N"), tip("temperature", "T")]
+    tips.append(tip("value", "change"))
     limit_tips = [tip("shown", "series", "N"), tip("temperature", "T"), tip("value", "ceiling")]
     layers = []
     if limits:
         layers.append(alt.Chart(data(limits)).mark_line().encode(x=x, y=y, tooltip=limit_tips, **style))
-    chart = alt.Chart(data(curves))
+    chart, colour = alt.Chart(data(curves)), style["color"]
+    points = chart.mark_point(filled=True, size=32, opacity=1)
     layers += [
-        chart.mark_line(strokeWidth=1.3).encode(x=x, y=y, detail="reading:N", color=style["color"]),
-        chart.mark_point(filled=True, size=32, opacity=1).encode(
-            x=x, y=y, color=style["color"], shape=shape, tooltip=tips
-        ),
+        chart.mark_line(strokeWidth=1.3).encode(x=x, y=y, detail="reading:N", color=colour),
+        points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips),
     ]
     return panel(layers, "derivative" if step is None else f"step {step:g}", height=HEIGHT)

@@ -7,20 +7,9 @@ from typing import TYPE_CHECKING
 import altair as alt
 
 from ...words.paper import PAPER_SEPARABILITY
-from .._shared.panels import (
-    INTERVAL_TIPS,
-    Panel,
-    Row,
-    data,
-    of_vectors,
-    panel,
-    renamed,
-    share_axis,
-    tip,
-    vector_name,
-    vectors_of,
-)
+from .._shared.panels import INTERVAL_TIPS, Row, renamed, share_axis, tip
 from .._shared.theme import Theme
+from .panels import Panel, by_vectors, data, panel
 
 if TYPE_CHECKING:
     from ...studies import Figure
@@ -30,12 +19,12 @@ SERIES = {"selected": "selected: one value per head", "random": "random sets of 
 
 
 def separability_panels(figure: Figure, theme: Theme) -> list[Panel]:
-    """Box plots over heads for each kind of vectors, the random control beside."""
-    heads, means = figure.tables["heads"], figure.tables["mean"]
-    return [_boxes(of_vectors(heads, kind), of_vectors(means, kind), kind, theme) for kind in vectors_of(heads)]
+    """Box plots over heads per kind of vectors, next to the random control."""
+    means = by_vectors(figure.tables["mean"])
+    return [_boxes(rows, means.get(name, []), name, theme) for name, rows in by_vectors(figure.tables["heads"]).items()]
 
 
-def _boxes(heads: list[Row], means: list[Row], kind: str, theme: Theme) -> alt.LayerChart:
+def _boxes(heads: list[Row], means: list[Row], title: str, theme: Theme) -> alt.LayerChart:
     sizes = sorted({row["n"] for row in heads})
     labels = list(SERIES.values())
     rows = [
@@ -64,4 +53,4 @@ def _boxes(heads: list[Row], means: list[Row], kind: str, theme: Theme) -> alt.L
             shape="diamond", filled=True, size=26, fill=theme.background, stroke=theme.ink, strokeWidth=1, opacity=1
         )
         layers.append(dots.encode(x=x, y=y, xOffset=offset, tooltip=tips))
-    return panel(layers, vector_name(kind))
+    return panel(layers, title)

@@ -19,7 +19,21 @@ _STYLES = {"good": "green", "bad": "yellow", "soft": "dim"}
 
 
 def reproduction_table(reproduction: Reproduction) -> RenderableType:
-    """A reproduction on a terminal: the statements and the times; from 80 columns on."""
+    """Which statements of the paper hold for this model?
+
+    Each statement beside what was measured, critical N under every reading, and the times. A high critical N means that
+    even large sets are selected, not random.
+
+    Args:
+        reproduction: from `abbe.reproduce`.
+
+    Examples:
+        >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
+        >>> from rich import print
+        >>> print(abbe.views.reproduction_table(reproduction))
+        model: abbe-gpt2-5M, ...
+        ...
+    """
     parts: list[RenderableType] = [
         Text.assemble((f"{name}: ", "bold"), plain(value)) for name, value in facts(reproduction)
     ]

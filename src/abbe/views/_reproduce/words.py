@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Words:
-    """`question` is the title of the chart; the rest stands under it on the page."""
+    """`question` is the title of the chart; the page shows the rest below it."""
 
     name: str
     question: str
@@ -90,7 +90,7 @@ WORDS = {
 
 
 def settings_line(figure: Figure) -> str:
-    """The settings of a figure in one line, as far as they are known."""
+    """The known settings of a figure in one line."""
     about = figure.about
     if figure.name == DRIFT:
         parts = [f"against N at L = {about.get('length', '?')}, against L at N = {about.get('size', '?')}"]

@@ -12,7 +12,23 @@ _COLOURS = {"softmax, ssmax": "#c2571a", "entmax 1.5": "#1f6fb4", "sparsemax": "
 
 
 def equal_selectivity_chart(error: float = 0.1, longest: int = 2**20) -> alt.LayerChart:
-    """Sensitivity at equal selectivity: what it costs to give one key of L a weight of 1 - error at a unit margin."""
+    """What does it cost in sensitivity to give one key of L a weight of 1 - error?
+
+    The Lipschitz constant of each normalizer against L, at the temperature that gives the top key this weight at a unit
+    margin. A high curve means that a small change of the logits moves the weights a lot.
+
+    Args:
+        error: the weight that all other keys share, in (0, 1).
+        longest: number of keys at the right end, >= 4.
+
+    Returns:
+        The chart, which `save` writes as PNG, SVG or HTML.
+
+    Examples:
+        >>> chart = abbe.views.equal_selectivity_chart(longest=64)
+        >>> chart.title.text
+        'Softmax pays for selectivity with ln L, entmax does not'
+    """
     lengths = [2**k for k in range(2, longest.bit_length())]
     keys = torch.tensor(lengths, dtype=torch.float64)
     rows = [

@@ -1,7 +1,7 @@
 """The data inside the page of a report: columns as bytes, compressed, small enough to be mailed.
 
-A table is a line of JSON that describes its columns, then the columns, byte plane by byte plane: what changes slowly
-stands together and compresses well. Words and whole numbers are coded by their place in a list of all that occur;
+A table is a line of JSON that describes its columns, then the columns, byte plane by byte plane, so that slowly
+changing bytes lie together and compress well. Words and whole numbers are coded by their place in a list of all values;
 other numbers are decimals of five digits, so that Python and the page read exactly the same value.
 """
 
@@ -51,7 +51,7 @@ def packed_table(table: pl.DataFrame) -> Markup:
 
 
 def _codes(column: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
-    """The values that occur, in order of rank, null last; and the place of every row's value among them."""
+    """The sorted values, null last; and the place of every row's value among them."""
     values = column.unique().drop_nulls().sort().to_list()
     places = {value: place for place, value in enumerate(values)} | {None: len(values)}
     codes = np.fromiter((places[value] for value in column.to_list()), np.uint32, column.len())
@@ -60,7 +60,7 @@ def _codes(column: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _decimals(column: pl.Series) -> tuple[dict[str, Any], list[bytes]]:
-    """mantissa * 10^power, and marks for what is absent or not finite."""
+    """mantissa * 10^power, with marks for absent and non-finite values."""
     values = column.fill_null(math.nan).to_numpy().astype(np.float64)
     usual = np.isfinite(values) & (np.abs(values) >= _TINY)
     safe = np.where(usual, values, 1.0)
@@ -81,7 +81,7 @@ def _planes(numbers: npt.NDArray[Any], planes: int) -> list[bytes]:
 
 
 def plain_rows(table: pl.DataFrame) -> list[dict[str, Any]]:
-    """Rows that JSON can hold: five digits, words for what is not finite."""
+    """Rows for JSON: five digits, words for non-finite numbers."""
     return [{name: plain_value(value) for name, value in row.items()} for row in table.iter_rows(named=True)]
 
 
@@ -96,7 +96,7 @@ def plain_value(value: Any) -> Any:
 
 
 def both_themes(specifications: Mapping[ThemeName, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """From charts by theme to charts by name: both looks, and the data that they have in common once."""
+    """From charts by theme to charts by name: both looks, and their shared data once."""
     charts: dict[str, Any] = {}
     for theme in THEMES:
         for name, specification in specifications[theme].items():

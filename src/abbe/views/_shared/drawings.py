@@ -1,4 +1,4 @@
-"""Charts as files for papers: PNG and SVG, without a browser and without a network."""
+"""Charts as pictures: PNG and SVG for papers, SVG inside pages and notebooks."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .theme import THEMES, ThemeName
 
 _FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DEFINED = re.compile(r'\bid="([^"]+)"')
-_XML_NAMES = re.compile(r' xmlns(:\w+)?="[^"]*"')
 _USED = re.compile(r'(\bid="|url\(#|href="#)([^")]+)(["\)])')
+_XML_NAMES = re.compile(r' xmlns(:\w+)?="[^"]*"')
 
 
 def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
-    """PNG at twice the size, and SVG, by file ending: without a browser and without a network."""
+    """PNG at twice the size and SVG, by file ending; needs neither browser nor network."""
     import vl_convert  # a large library
 
     svg = as_svg(chart)
@@ -29,7 +29,7 @@ def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
 
 
 def save_drawings(folder: str | os.PathLike[str], charts: Callable[[ThemeName], Mapping[str, Any]]) -> list[Path]:
-    """All charts as PNG and SVG, light and dark, named by their keys; the files that were written."""
+    """Write all charts as PNG and SVG, light and dark, named by their keys; returns the files."""
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -52,7 +52,7 @@ def as_svg(chart: Mapping[str, Any]) -> str:
 
 
 def for_xml(part: Any) -> Any:
-    """The same without characters that XML forbids: at one in some name, the library would end the whole process."""
+    """The same without characters that XML forbids: one of them would make the library end the process."""
     if isinstance(part, str):
         return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", part)
     if isinstance(part, dict):
@@ -61,14 +61,14 @@ def for_xml(part: Any) -> Any:
 
 
 def svg(chart: Mapping[str, Any]) -> str:
-    """The chart as part of a page or a notebook, as wide as there is room."""
-    drawn = _XML_NAMES.sub("", _unique_names(as_svg(chart)))  # HTML knows them; a page shall name no host
+    """The chart as SVG, at most as wide as the page."""
+    drawn = _XML_NAMES.sub("", _unique_names(as_svg(chart)))  # HTML knows them, and a page names no host
     label = escape(str(chart["description"]))
     return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
 
 
 def _unique_names(drawn: str) -> str:
-    """Names that no other drawing has, as a notebook holds many, and the same ones each time: Vega counts them on."""
+    """Ids unique to this drawing, since a notebook holds many, and reproducible: Vega only counts them up."""
     order = {name: str(i) for i, name in enumerate(dict.fromkeys(_DEFINED.findall(drawn)))}
     counted = _USED.sub(lambda use: use[1] + order.get(use[2], use[2]) + use[3], drawn)
     prefix = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"

@@ -1,4 +1,4 @@
-"""Names beside points: each as near to its own as can be, without hiding a point or another name. All in pixels."""
+"""Names beside points: each as near to its point as possible, hiding no point or other name. All in pixels."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Literal
 
 import numpy as np
 
-Side = Literal["left", "right", "center"]  # where the text is held
+Side = Literal["left", "right", "center"]  # which side of the text is at the given place
 Point = tuple[float, float]
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 _LETTER, _LINE = 6.0, 13  # what a name needs, in a font of 10 pixels
-_AROUND = 6.0  # of a point: that much is kept free
+_AROUND = 6.0  # kept free around a point
 _ROUNDS = 4
 
 
 @dataclass(frozen=True)
 class Name:
-    """Where a name stands, seen from its point; far off, a line has to lead to it."""
+    """Where a name stands relative to its point; a line leads to a distant one."""
 
     side: Side
     dx: float
@@ -45,13 +45,13 @@ _OFFSETS = np.array([(name.dx, name.dy) for name in _TRIED])
 _FAR = np.array([name.far for name in _TRIED])
 _WAY = np.hypot(*_OFFSETS.T)
 _HELD = np.array([{"left": 0.0, "right": 1.0, "center": 0.5}[name.side] for name in _TRIED])  # of the width
-_ALONG = np.arange(1, 11) / 10  # where a leading line is looked at
+_ALONG = np.arange(1, 11) / 10  # places along a leading line that are checked
 
 
 def place_names(
     points: Sequence[Point], names: Sequence[str], size: tuple[float, float], taken: Sequence[Box] = ()
 ) -> list[Name]:
-    """One for every point, in a panel of that size; every name is placed anew, a few times, beside all others."""
+    """One per point, in a panel of that size; a few rounds place every name anew among all others."""
     placed = [_TRIED[0]] * len(points)
     for _ in range(_ROUNDS):
         before = list(placed)
@@ -70,7 +70,7 @@ def _around(point: Point) -> Box:
 
 
 def _costs(point: Point, letters: int, hidden: np.ndarray, size: tuple[float, float]) -> np.ndarray:
-    """Of every place that is tried: pixels hidden or out of the panel, boxes that the leading line crosses, the way."""
+    """Per place tried: pixels hidden or outside the panel, boxes that the leading line crosses, and the distance."""
     width = letters * _LETTER
     left = point[0] + _OFFSETS[:, :1] - width * _HELD[:, None]
     top = point[1] + _OFFSETS[:, 1:] - _LINE / 2

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -17,17 +17,32 @@ import altair as alt
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from ...words.finding import Fact
+from ...words.numbers import number
 from .theme import DARK, FONT, LIGHT
+
+SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "bad")}  # readable without colours
 
 _GLOBAL = "window.vegaEmbed = vegaEmbed;"
 _UNSAFE = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def render(template: str, scripts: Sequence[str] = (), **values: Any) -> str:
-    """The page; `scripts` run in their order, at its end."""
+    """The page; `scripts` run in this order at its end."""
     looks = {"light": LIGHT, "dark": DARK, "font": Markup(FONT)}
     code = {"policy": _policy(scripts), "scripts": [Markup(script) for script in scripts]}
-    return _environment().get_template(template).render(**looks, **code, **values)
+    page = _environment().get_template(template).render(**looks, **code, **values)
+    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
+
+
+def manifest_parts(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """What every page shows of a manifest: parts that were skipped, and the whole as JSON."""
+    skipped = [str(why) for why in manifest.get("skipped") or ()]
+    return {"skipped": skipped, "manifest": json.dumps(manifest, indent=2, ensure_ascii=False, default=str)}
+
+
+def numbers_of(numbers: Mapping[str, Fact]) -> list[tuple[str, str]]:
+    return [(name, number(value)) for name, value in numbers.items()]
 
 
 @cache
@@ -50,7 +65,6 @@ def _policy(scripts: Sequence[str]) -> str:
 
 
 def script(name: str) -> str:
-    """A script of ours."""
     return (files("abbe.views") / "scripts" / name).read_text(encoding="utf-8")
 
 
@@ -64,7 +78,7 @@ def vega() -> str:
 
 @cache
 def vega_lite_version() -> str | None:
-    """The one that altair writes for; None, the newest, if it is not there."""
+    """The version that altair writes for; None (the newest) if it is not available."""
     import vl_convert
 
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])

@@ -1,11 +1,11 @@
-"""What the figures share: rows that JSON can hold, axes, bands, and panels side by side."""
+"""What the figures share: rows for JSON, axes, tooltips and looks of series."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import altair as alt
 
@@ -14,13 +14,12 @@ if TYPE_CHECKING:
 
 WIDTH, HEIGHT = 268, 216  # two panels fill the text width of a paper
 Row = dict[str, Any]
-Panel = alt.LayerChart | alt.ConcatChart
-VECTOR_NAMES = {"embedding": "token embeddings", "value": "value vectors", "hidden": "hidden states"}
+Axis = TypeVar("Axis", alt.X, alt.Y)
 _DIGITS = 6
 
 
 def rows_of(table: pl.DataFrame) -> list[Row]:
-    """The table as it is drawn: six digits, null for what is not finite."""
+    """Rows for a chart: six digits, null for non-finite numbers."""
     return [{name: _tidy(value) for name, value in row.items()} for row in table.iter_rows(named=True)]
 
 
@@ -31,25 +30,8 @@ def _tidy(value: Any) -> Any:
 
 
 def numbers(rows: Iterable[Row], *fields: str) -> list[float]:
-    """All values of these columns that are there."""
+    """All values of these columns that are not null."""
     return [row[name] for row in rows for name in fields if row.get(name) is not None]
-
-
-def vectors_of(table: pl.DataFrame) -> list[str]:
-    """The kinds of vectors in the table, in its order."""
-    return table["vectors"].unique(maintain_order=True).to_list()
-
-
-def of_vectors(table: pl.DataFrame, kind: str) -> list[Row]:
-    return rows_of(table.filter(vectors=kind))
-
-
-def vector_name(kind: str) -> str:
-    return VECTOR_NAMES.get(kind, f"{kind} vectors")
-
-
-def data(rows: Sequence[Row]) -> alt.InlineData:
-    return alt.InlineData(values=list(rows))
 
 
 def places_axis(field: str, title: str, places: Iterable[float], *, every: bool = True) -> alt.X:
@@ -62,7 +44,7 @@ def places_axis(field: str, title: str, places: Iterable[float], *, every: bool 
 
 
 def value_axis(field: str, title: str, values: Sequence[float], *, log: bool = True) -> alt.Y:
-    """Logarithmic where every value is positive; else linear, from zero. The uppermost tick stays below the edge."""
+    """Logarithmic if every value is positive; else linear, from zero. The uppermost tick stays below the edge."""
     if not (log and is_log(values)):
         edges = [1.08 * min((0.0, *values)), 1.08 * max(values, default=1.0) or 1.0]
         scale = alt.Scale(domain=edges, nice=False)
@@ -90,37 +72,9 @@ def _ticks(low: float, high: float) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high * 10 ** (-0.03 * decades)]
 
 
-def with_intervals(
-    rows: Sequence[Row], x: alt.X, y: alt.Y, tips: Sequence[alt.Tooltip], style: Mapping[str, Any]
-) -> list[alt.Chart]:
-    """Lines with a point at every measured place, before their intervals; `style` are the encodings of the series."""
-    chart, tooltip = alt.Chart(data(rows)), [*tips, *INTERVAL_TIPS]
-    points = chart.mark_point(filled=True, size=34, opacity=1)
-    return [
-        *_bands(rows, x, y, style["color"]),
-        chart.mark_line().encode(x=x, y=y, tooltip=tooltip, **style),
-        points.encode(x=x, y=y, tooltip=tooltip, color=style["color"]),
-    ]
-
-
-def _bands(rows: Sequence[Row], x: alt.X, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
-    """A band from low to high, or a bar where a band would have no width. Rows without an interval have none."""
-    whole = [row for row in rows if row.get("low") is not None and row.get("high") is not None]
-    if not whole:
-        return []
-    floor = min((value for value in numbers(rows, "value", "low") if value > 0), default=0.0)
-    if is_log(numbers(rows, "value")):
-        whole = [row | {"low": max(row["low"], floor)} for row in whole]
-    field = str(x.shorthand).split(":")[0]
-    chart = alt.Chart(data(whole))
-    flat = len({row[field] for row in whole}) == 1
-    marks = chart.mark_rule(strokeWidth=4, opacity=0.35) if flat else chart.mark_area(opacity=0.2)
-    return [marks.encode(x=x, y=renamed(y, "low"), y2=alt.Y2("high:Q"), color=colour)]
-
-
-def renamed(y: alt.Y, field: str) -> alt.Y:
+def renamed(axis: Axis, field: str) -> Axis:
     """The same axis for another column."""
-    other: alt.Y = y.copy()
+    other: Axis = axis.copy()
     other.shorthand = f"{field}:Q"
     return other
 
@@ -131,10 +85,6 @@ def tip(field: str, title: str | None = None, kind: str = "Q") -> alt.Tooltip:
 
 
 INTERVAL_TIPS = (tip("low", "interval from"), tip("high", "to"))
-
-
-def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> alt.LayerChart:
-    return alt.LayerChart(layer=list(layers), width=width, height=height, title=title)
 
 
 def share_axis(field: str, title: str) -> alt.Y:
@@ -152,10 +102,9 @@ class Look:
     width: float = 2
 
 
-def series_style(looks: Mapping[str, Look], present: Iterable[str]) -> dict[str, Any]:
-    """Colour, dash and width by the column `shown`, in one legend of the series that are there."""
-    there = set(present)
-    shown = [look for name, look in looks.items() if name in there]
+def series_style(looks: Mapping[str, Look], present: Collection[str]) -> dict[str, Any]:
+    """Colour, dash and width by the column `shown`, in one legend of the series present."""
+    shown = [look for name, look in looks.items() if name in present]
     labels = [look.label for look in shown]
     legend = alt.Legend(symbolType="stroke", symbolSize=420)
     channels: tuple[tuple[str, Any, str, list[Any]], ...] = (  # Vega-Lite wants an order for widths, and none for hues

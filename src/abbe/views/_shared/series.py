@@ -1,13 +1,13 @@
 """What the charts of a report share: datasets that a page fills later, axes, series under one legend.
 
-A chart with a dataset that is filled later has scales that are fixed beforehand, from the table of all heads: so that
-heads can be compared, and so that an empty dataset is no reason for a warning.
+A chart with a dataset that is filled later has scales fixed beforehand, from the table of all heads, so that heads can
+be compared and an empty dataset causes no warning.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -21,14 +21,14 @@ from .theme import THEMES, Theme, ThemeName
 Spec = dict[str, Any]
 P = ParamSpec("P")
 T = TypeVar("T")
-_DECADES = 5.0  # of a logarithmic axis: what is smaller is drawn at its edge
+_DECADES = 5.0  # of a logarithmic axis: smaller values are drawn at its edge
 
 
 # -- Axes -------------------------------------------------------------------------------------------------------------
 
 
 def log_axis(field: str, title: str, values: Sequence[float], decades: float = _DECADES) -> alt.Y:
-    """A logarithmic axis over the positive values; what is 0 or far below the others is drawn at its lower edge."""
+    """A logarithmic axis over the positive values; 0 and values far below the others are drawn at its lower edge."""
     positive = [value for value in values if value > 0]
     if not positive:
         return value_axis(field, title, [0.0, 1.0], log=False)
@@ -46,38 +46,39 @@ def length_axis(lengths: Sequence[int]) -> alt.X:
     return places_axis("length", "length L (tokens)", lengths)
 
 
-def x_of(x: alt.X, field: str) -> alt.X:
-    """The same axis for another column."""
-    other: alt.X = x.copy()
-    other.shorthand = f"{field}:Q"
-    return other
-
-
 # -- Series -----------------------------------------------------------------------------------------------------------
 
 
 def source(rows: Sequence[Row] | str, **equal: Any) -> alt.Chart:
-    """A chart of these rows, or of the dataset of that name; `equal`: of those with this value in that column."""
+    """A chart of these rows, or of the dataset of that name; `equal` keeps rows with this value in that column."""
     if isinstance(rows, str):
         chart = alt.Chart(alt.NamedData(name=rows))
     else:
-        chart = alt.Chart(alt.InlineData(values=tuple(rows)))  # altair holds every row of a list against its schema
+        chart = alt.Chart(alt.InlineData(values=tuple(rows)))  # altair checks every row of a list against its schema
     for name, value in equal.items():
         chart = chart.transform_filter(alt.FieldEqualPredicate(field=name, equal=value))
     return chart
 
 
+def lines(
+    rows: Sequence[Row], x: alt.X, y: alt.Y, style: Mapping[str, Any], tips: Sequence[alt.Tooltip]
+) -> list[alt.Chart]:
+    """A line per series, with a point at every value."""
+    chart = source(rows)
+    points = chart.mark_point(filled=True, size=34, opacity=1)
+    return [chart.mark_line().encode(x, y, tooltip=tips, **style), points.encode(x, y, style["color"], tooltip=tips)]
+
+
 @dataclass(frozen=True)
 class Legend:
-    """How series look, by name, and the encodings that tell those apart that are present."""
+    """How series look, by name, and the encodings of those present."""
 
     looks: Mapping[str, Look]
     style: Mapping[str, Any]
 
     @classmethod
-    def of(cls, looks: Mapping[str, Look], present: Iterable[str]) -> Legend:
-        there = set(present)
-        return cls({name: look for name, look in looks.items() if name in there}, series_style(looks, there))
+    def of(cls, looks: Mapping[str, Look], present: Collection[str]) -> Legend:
+        return cls({name: look for name, look in looks.items() if name in present}, series_style(looks, present))
 
     def called(self, chart: alt.Chart, name: str) -> alt.Chart:
         return chart.transform_calculate(shown=json.dumps(self.looks[name].label))
@@ -85,9 +86,9 @@ class Legend:
 
 @dataclass(frozen=True)
 class Axes:
-    """Two axes and the legend, on which series are drawn by their names in the legend.
+    """Two axes and the legend; series are drawn by their names in the legend.
 
-    A line through one place, or a band over it, could not be seen: with `alone` there are points and bars.
+    A line or a band over a single place would be invisible: `alone` draws points and bars instead.
     """
 
     x: alt.X
@@ -98,10 +99,10 @@ class Axes:
     def band(self, chart: alt.Chart, name: str) -> alt.Chart:
         """From low to high."""
         colour = self.legend.looks[name].colour
-        there = chart.transform_filter("isValid(datum.low) && isValid(datum.high)")
-        bars = there.mark_rule(color=colour, opacity=0.4, strokeWidth=4)
-        marks = bars if self.alone else there.mark_area(color=colour, opacity=0.22)
-        # Channels made here: of a plain text altair makes one in 4 ms, by hashing all of its schema.
+        whole = chart.transform_filter("isValid(datum.low) && isValid(datum.high)")
+        bars = whole.mark_rule(color=colour, opacity=0.4, strokeWidth=4)
+        marks = bars if self.alone else whole.mark_area(color=colour, opacity=0.22)
+        # Explicit channels: altair takes 4 ms to make one from plain text, as it hashes its whole schema.
         drawn: alt.Chart = marks.encode(x=self.x, y=renamed(self.y, "low"), y2=alt.Y2("high:Q"))
         return drawn
 
@@ -125,7 +126,7 @@ class Axes:
         return lines + ([dash.encode(x=self.x, y=y, color=style["color"])] if self.alone else [])
 
     def thin(self, rows: Sequence[Row], name: str) -> alt.Chart:
-        """Many lines at once, one a head."""
+        """Many lines at once, one per head."""
         tips = [tip("layer"), tip("head"), _tip_of(self.x), tip("value")]
         named = self.legend.called(source(rows), name)
         if self.alone:
@@ -139,7 +140,7 @@ class Axes:
 
 
 def _in_words(chart: alt.Chart) -> alt.Chart:
-    """Words for a tooltip: a format would write 0 for what is missing."""
+    """Words for a tooltip: a format would write 0 for a missing number."""
     one = "isValid(datum.{0}) ? format(datum.{0}, '.4~g') : 'none'"
     ends = "format(datum.low, '.4~g') + ' to ' + format(datum.high, '.4~g')"
     return chart.transform_calculate(
@@ -161,7 +162,7 @@ def _tip_of(x: alt.X) -> alt.Tooltip:
 
 
 def look_of(theme: Theme, interval: str, of: str = "") -> dict[str, Look]:
-    """The looks that keep their meaning through all charts of a report."""
+    """Looks with the same meaning in all charts of a report."""
     return {
         "value": Look(f"measured{interval}", theme.selected, width=2.2),
         "mean": Look(f"mean over heads{interval}", theme.selected, width=2.6),
@@ -176,19 +177,19 @@ def look_of(theme: Theme, interval: str, of: str = "") -> dict[str, Look]:
 
 
 def unchecked(chart: Callable[P, T]) -> Callable[P, T]:
-    """altair holds every piece against a schema of 2 MB as it is made, which takes longer than all the rest of a page;
-    every chart is drawn in a test instead, where a wrong piece is an error."""
+    """altair checks every piece against a schema of 2 MB, which takes longer than the rest of a page;
+    tests draw every chart instead, where a wrong piece is an error."""
 
     @wraps(chart)
-    def made(*args: P.args, **options: P.kwargs) -> T:
+    def draw(*args: P.args, **options: P.kwargs) -> T:
         with debug_mode(False):
             return chart(*args, **options)
 
-    return made
+    return draw
 
 
 def panel(layers: Sequence[alt.Chart], title: str, width: int = WIDTH, height: int = HEIGHT) -> Spec:
-    """Layers on the same axes, with their data. Put together here, as altair copies all of it many times over."""
+    """Layers on the same axes, with their data; built by hand, since altair would copy all of it many times."""
     context: dict[str, Any] = {"top_level": False, "datasets": {}}
     drawn = [layer.to_dict(validate=False, context=context) for layer in layers]
     return {"layer": drawn, "width": width, "height": height, "title": title, "datasets": context["datasets"]}
@@ -202,27 +203,35 @@ def finished(
     *,
     filled: Iterable[str] = (),
     columns: int = 2,
+    legend_columns: int = 2,
+    independent: Iterable[str] = (),
 ) -> Spec:
-    """The panels that are there: a question as title, the settings under it, and datasets that are filled later."""
-    there = [dict(made) for made in panels if made is not None] or [nothing(THEMES[theme])]
+    """The panels that exist, a question as title, the settings below it, and datasets that are filled later.
+
+    Channels in `independent` have a scale per panel.
+    """
+    drawn = [dict(one) for one in panels if one is not None] or [nothing(THEMES[theme])]
     datasets: dict[str, Any] = {name: [] for name in filled}
-    _use_all(there, datasets)
-    for one in there:
+    _use_all(drawn, datasets)
+    for one in drawn:
         datasets |= {name: list(rows) for name, rows in one.pop("datasets").items()}
-    return {
+    config, scales = THEMES[theme].config(), dict.fromkeys(independent, "independent")
+    config["legend"]["columns"] = legend_columns
+    chart = {
         "$schema": alt.SCHEMA_URL,
-        "config": THEMES[theme].config(),
+        "config": config,
         "title": {"text": question, "subtitle": list(about), "fontSize": 15},
         "description": f"{question} {'; '.join(about)}",
         "padding": 10,
-        "concat": there,
+        "concat": drawn,
         "columns": columns,
         "datasets": datasets,
     }
+    return chart | ({"resolve": {"scale": scales}} if scales else {})
 
 
 def _use_all(panels: Sequence[Spec], names: Iterable[str]) -> None:
-    """A dataset that no layer draws would not be there to be filled: an invisible one draws it."""
+    """Vega drops a dataset that no layer draws, so an invisible layer draws it."""
     used = {layer["data"].get("name") for one in panels for layer in one["layer"]}
     for name in names:
         if name not in used:

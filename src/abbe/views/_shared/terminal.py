@@ -1,9 +1,10 @@
-"""What the tables of all studies in the terminal share."""
+"""What all tables in the terminal share."""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -14,20 +15,46 @@ from rich.text import Text
 from ...words.finding import Finding
 
 
+@dataclass(frozen=True)
+class TextTable:
+    """Numbers as a person reads them, for terminal and page; every row is as long as `columns`."""
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    choose: str = ""  # what its first column names, if a page shows one of them at a time
+
+
 def plain(text: str) -> str:
-    """Without characters that steer a terminal or turn the direction of writing; joiners in emoji stay."""
+    """Without characters that control a terminal or the writing direction; joiners in emoji stay."""
     kept = (c if c == "\u200d" or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else " " for c in text)
     return "".join(kept)
 
 
 def new_table(*right: str, first: str | None = None, **options: Any) -> Table:
-    """A table with rules below its head only; columns after the first are set to the right."""
+    """A table with a rule below its head only; columns after the first are right-aligned."""
     table = Table(header_style="bold", box=SIMPLE_HEAD, **({"pad_edge": False} | options))
     if first is not None:
         table.add_column(first)
     for name in right:
         table.add_column(name, justify="right")
     return table
+
+
+def draw(table: TextTable, *breaks: str) -> Table:
+    """Right-aligned but for the first column; a cell continues on a new line before each of `breaks`."""
+    drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title or None, title_justify="left")
+    for row in table.rows:
+        cells = list(map(plain, row))
+        for mark in breaks:
+            cells = [cell.replace(f" {mark}", f"\n{mark}") for cell in cells]
+        drawn.add_row(*map(Text, cells))
+    return drawn
+
+
+def note_lines(table: TextTable) -> list[Text]:
+    return [Text(f"{table.note}\n", style="dim")] if table.note else []
 
 
 def bullets(findings: Iterable[Finding]) -> list[Padding]:

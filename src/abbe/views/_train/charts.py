@@ -1,15 +1,21 @@
-"""All charts of an experiment, by name, in the order of the page."""
+"""All charts of an experiment by name, in the order of its page, and that page."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .._shared.drawings import save_drawings
 from .._shared.series import Spec, unchecked
-from .._shared.theme import ThemeName
+from .._shared.theme import THEMES, ThemeName
+from .._study_page import study_page
 from .choice_charts import best_chart, length_chart, rate_chart
 from .curve_charts import choice_curves, temperature_curves
+from .table import train_tables
 from .temperature_charts import accuracy_chart, rates_chart, sensitivity_chart
 from .warning_charts import warning_chart
+from .words import about_lines, question_of
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -17,7 +23,24 @@ if TYPE_CHECKING:
 
 @unchecked
 def train_charts(experiment: Experiment, theme: ThemeName = "light") -> dict[str, Spec]:
-    """What there is to see of an experiment; a chart without data is left out."""
+    """All charts of an experiment of the training lab.
+
+    What each choice reaches at its best rate, how much the rate matters, curves over the steps, and what warned before
+    a failure. High accuracy and low loss are good; a signal with a high AUC warns reliably.
+
+    Args:
+        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
+        theme: "light" or "dark".
+
+    Returns:
+        Vega-Lite specifications by name; a chart without data is left out.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
+        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
+        >>> list(abbe.views.train_charts(experiment))
+        ['best', 'rates', 'curves']
+    """
     charts: dict[str, Spec | None]
     if experiment.experiment == "temperature":
         charts = {"accuracy": accuracy_chart(experiment, theme), "rates": rates_chart(experiment, theme)}
@@ -32,3 +55,27 @@ def train_charts(experiment: Experiment, theme: ThemeName = "light") -> dict[str
         }  # fmt: skip
     charts["warning"] = warning_chart(experiment, theme)
     return {name: chart for name, chart in charts.items() if chart is not None}
+
+
+def train_page(experiment: Experiment) -> str:
+    charts = {theme: train_charts(experiment, theme) for theme in THEMES}
+    question, about = question_of(experiment), about_lines(experiment)
+    return study_page(experiment, question, about, experiment.findings, train_tables(experiment), charts)
+
+
+def save_train_figures(experiment: Experiment, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw every chart of an experiment as PNG and SVG, light and dark.
+
+    `train_charts` says what they show.
+
+    Args:
+        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
+        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
+        >>> abbe.views.save_train_figures(experiment, "figures")[0].name
+        'best.png'
+    """
+    return save_drawings(folder, lambda theme: train_charts(experiment, theme))

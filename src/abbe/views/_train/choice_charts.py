@@ -9,24 +9,23 @@ import altair as alt
 import polars as pl
 
 from ...words.lab import PUBLISHED, PUBLISHED_PAPER
-from .._shared.panels import Look, Row, numbers, places_axis, rows_of, series_style, share_axis, tip
-from .._shared.series import Spec, finished, panel, source, x_of
+from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, share_axis, tip
+from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, Theme, ThemeName
-from .axes import accuracy_axis, near_axis, wide_axis
-from .looks import MEANS, SEEDS, looks_of, over_seeds
-from .named import ENDED, length_rows, named_table, with_names
+from .looks import MEANS, SEEDS, accuracy_axis, looks_of, near_axis, over_seeds, wide_axis
+from .words import ENDED, length_rows, named_table, with_names
 
 if TYPE_CHECKING:
     from ...studies import Experiment
 
-_LINE, _LEAST = 24, 110  # pixels of a row, and of all of them
+_LINE, _LEAST = 24, 110  # pixels per row, and at least in total
 _VALUES = {"accuracy": "accuracy on new data", "loss": "loss on new data"}
 _DECADES = 5.0
 _PUBLISHED_DASH = (4, 3)
 
 
 def best_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Accuracy and loss at the best rate: every seed a point, the mean and its interval."""
+    """Accuracy and loss at the best rate: a point per seed, the mean and its interval."""
     rows = rows_of(
         named_table(experiment).filter("best").select(pl.col("name").alias("shown"), "seed", "rate", *_VALUES)
     )
@@ -41,11 +40,11 @@ def best_chart(experiment: Experiment, theme: ThemeName) -> Spec:
 def _dots(
     rows: list[Row], value: str, looks: Mapping[str, Look], intervals: Mapping[str, tuple[float | None, float | None]]
 ) -> Spec | None:
-    there = [row for row in rows if row[value] is not None]
-    if not there:
+    present = [row for row in rows if row[value] is not None]
+    if not present:
         return None
     names = list(looks)
-    drawn = [*numbers(there, value), *(end for ends in intervals.values() for end in ends if end is not None)]
+    drawn = [*numbers(present, value), *(end for ends in intervals.values() for end in ends if end is not None)]
     like = near_axis(value, "", drawn, (0.0, 1.01)) if value == "accuracy" else wide_axis(value, "", drawn, _DECADES)
     title = "loss (nats)" if value == "loss" else value
     x = alt.X(f"{value}:Q", title=title, scale=like["scale"], axis=like["axis"])
@@ -53,21 +52,21 @@ def _dots(
     scale = alt.Scale(domain=names, range=[look.colour for look in looks.values()])
     colour = alt.Color("shown:N", legend=None, scale=scale)
     schema: dict[str, Any] = {"shown": pl.String, value: pl.Float64}
-    means = over_seeds(pl.DataFrame(there, schema=schema, strict=False), ["shown"], value)
+    means = over_seeds(pl.DataFrame(present, schema=schema, strict=False), ["shown"], value)
     ends = [{"shown": name, "low": low, "high": high} for name, (low, high) in intervals.items()
             if low is not None and high is not None]  # fmt: skip
     bars = source(ends).mark_rule(strokeWidth=3, opacity=0.35)
-    layers = [bars.encode(x=x_of(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
+    layers = [bars.encode(x=renamed(x, "low"), x2="high:Q", y=y, color=colour)] if ends else []
     tips = [tip("shown", "run", "N"), tip(value)]
     layers += [
-        source(there).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
+        source(present).mark_point(**SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
         source(means).mark_point(**MEANS).encode(x, y, colour, tooltip=tips),
     ]
     return panel(layers, _VALUES[value], height=max(_LEAST, _LINE * len(names)))
 
 
 def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Accuracy and training loss over the rate, a line for each choice."""
+    """Accuracy and training loss over the rate, a line per choice."""
     rows = rows_of(named_table(experiment).select(pl.col("name").alias("shown"), "seed", "rate", "accuracy", *ENDED))
     for row in rows:
         ended = row["train_loss"]
@@ -80,18 +79,16 @@ def rate_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         _over_rates(rows, "ended", losses, style, "training loss"),
     ]
     about = ["small points: single seeds, lines: their mean; a cross: a seed that diverged"]
-    chart = finished(panels, "How much does the learning rate matter?", about, theme)
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    return finished(panels, "How much does the learning rate matter?", about, theme, legend_columns=3)
 
 
 def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any], title: str) -> Spec | None:
-    there = [row for row in rows if row[value] is not None]
-    if not there:
+    present = [row for row in rows if row[value] is not None]
+    if not present:
         return None
-    x = places_axis("rate", "learning rate", {row["rate"] for row in there})
+    x = places_axis("rate", "learning rate", {row["rate"] for row in present})
     schema: dict[str, Any] = {"shown": pl.String, "rate": pl.Float64, value: pl.Float64}
-    means = over_seeds(pl.DataFrame(there, schema=schema, strict=False), ["shown", "rate"], value)
+    means = over_seeds(pl.DataFrame(present, schema=schema, strict=False), ["shown", "rate"], value)
     tips = [tip("shown", "run", "N"), tip("rate"), tip(value, title)]
     each = [*tips, tip("seed")]
     layers = [
@@ -99,14 +96,14 @@ def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any],
         source(means).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips),
     ]
     for broken in (False, True):
-        some = [row for row in there if bool(row["diverged"]) is broken]
+        some = [row for row in present if bool(row["diverged"]) is broken]
         mark: dict[str, Any] = {"shape": "cross", "angle": 45, "filled": True, "size": 34} if broken else SEEDS
         layers += [source(some).mark_point(**mark).encode(x, y, style["color"], tooltip=each)] if some else []
     return panel(layers, title)
 
 
 def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """All means in one panel beside what was published; then a panel for each choice with all seeds."""
+    """All means in one panel next to published ones; then a panel per choice with all seeds."""
     colours, table = THEMES[theme], length_rows(experiment)
     rows = [row | {"shown": row["name"]} for row in rows_of(table)]
     published: list[Row] = [
@@ -136,9 +133,7 @@ def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         f"dashed: {PUBLISHED_PAPER}, trained on up to 16 items as here",
     ]
     question = "How far does accuracy hold beyond the lengths of training?"
-    chart = finished([overview, *panels], question, about, theme, columns=3)
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    return finished([overview, *panels], question, about, theme, columns=3, legend_columns=3)
 
 
 def _published(name: str) -> str:
@@ -146,7 +141,7 @@ def _published(name: str) -> str:
 
 
 def _reference(name: str, published: list[Row]) -> list[Row]:
-    """What was published for this normalizer, else for softmax."""
+    """Published values for this normalizer, else for softmax."""
     known = _published(name if name in PUBLISHED else "softmax")
     return [row for row in published if row["shown"] == known]
 
@@ -155,7 +150,7 @@ def _one(
     name: str, rows: list[Row], means: list[Row], reference: list[Row], x: alt.X, y: alt.Y, style: Mapping[str, Any],
     theme: Theme,
 ) -> Spec:  # fmt: skip
-    """One choice with all its seeds, before what was published."""
+    """One choice with all its seeds, in front of published values."""
     seeds, mean = ([row for row in some if row["shown"] == name] for some in (rows, means))
     tips = [tip("length", "items"), tip("accuracy")]
     layers = [

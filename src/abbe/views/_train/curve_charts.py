@@ -11,10 +11,8 @@ import polars as pl
 from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, share_axis, tip
 from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, ThemeName
-from .axes import wide_axis
-from .looks import BROAD, CONTROL_DASH, looks_of
-from .named import with_names
-from .words import QUANTITIES, as_number, optimizer_name, temperature_name
+from .looks import BROAD, CONTROL_DASH, looks_of, wide_axis
+from .words import QUANTITIES, as_number, optimizer_name, temperature_name, with_names
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -22,13 +20,13 @@ if TYPE_CHECKING:
 _DRAWN = ("loss", "entropy_share", "max_logit", "separability", "gradient_ratio", "sensitivity")
 _SHARES = ("entropy_share", "separability")
 _DECADES = {"loss": 4.0, "max_logit": 9.0, "gradient_ratio": 6.0, "sensitivity": 6.0}
-_HIGHEST = 1e8  # of what is drawn: logits of a run that diverges would flatten all others
+_HIGHEST = 1e8  # larger values are left out: logits of a diverging run would flatten all others
 _RANDOM = "separability_control"
-Series = Mapping[str, int]  # a name, and the run that is drawn under it
+Series = Mapping[str, int]  # a name, and the run drawn under it
 
 
 def temperature_curves(experiment: Experiment, optimizer: str, theme: ThemeName) -> Spec | None:
-    """T = 1, the lowest T and its control at one rate, the best at T = 1; None where this was not trained."""
+    """T = 1, the lowest T and its control at one rate, the best at T = 1; None if this was not trained."""
     summary = experiment.summary.filter((pl.col("optimizer") == optimizer) & ~pl.col("qk_norm"))
     baseline = summary.filter(pl.col("temperature") == "1").head(1).to_dicts()
     if not baseline:
@@ -72,9 +70,7 @@ def _chart(
 ) -> Spec:  # fmt: skip
     style = series_style(looks, series)
     panels = [_panel(experiment, series, looks, style, name, banded, theme) for name in _DRAWN]
-    chart = finished(panels, question, about, theme, columns=3)
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    return finished(panels, question, about, theme, columns=3, legend_columns=3)
 
 
 def _panel(
@@ -90,7 +86,7 @@ def _panel(
     y = _axis(quantity, numbers(rows, "value", *(("low", "high") if banded else ())))
     tips = [tip("shown", "run", "N"), tip("step"), tip("value", QUANTITIES[quantity]), tip("low", "least"),
             tip("high", "largest")]  # fmt: skip
-    # A band in its own hue without a legend of areas.
+    # Bands have the hues of their lines, but no legend.
     bands = [
         source([row for row in rows if row["shown"] == name])
         .mark_area(color=looks[name].colour, opacity=0.16)

@@ -7,15 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from ...words.lab import PUBLISHED, PUBLISHED_PAPER
 from ...words.numbers import MISSING, number, percent, with_interval
-from .._shared.terminal import bullets, new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
-from .named import length_rows, with_names
-from .words import about_lines, in_order, normalizer_name, optimizer_name, question_of, signal_name
+from .._shared.terminal import TextTable, bullets, draw, note_lines, plain, skipped_lines
+from .words import (
+    about_lines,
+    in_order,
+    length_rows,
+    normalizer_name,
+    optimizer_name,
+    question_of,
+    signal_name,
+    with_names,
+)
 
 if TYPE_CHECKING:
     from ...studies import Experiment
@@ -30,26 +36,34 @@ _WARNED = (
 
 
 def train_table(experiment: Experiment) -> RenderableType:
-    """An experiment on a terminal: the statements first, then what the best rates reach; from 80 columns on."""
+    """What did the runs of an experiment learn?
+
+    The judged statements, what each choice reaches at its best rate, and what warned before a failure. High accuracy
+    and low loss are good; many failed runs mean that a choice is hard to train.
+
+    Args:
+        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
+        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
+        >>> from rich import print
+        >>> print(abbe.views.train_table(experiment))
+        Which normalizer learns to recall?
+        ...
+    """
     heading = [Text(plain(question_of(experiment)), style="bold")]
     about = [Text(plain(line), style="dim") for line in about_lines(experiment)]
     parts: list[RenderableType] = [*heading, *about, *bullets(experiment.findings)]
     for table in (*main_tables(experiment), *warning_tables(experiment)):
-        parts += [_drawn(table), *([Text(f"{table.note}\n", style="dim")] if table.note else [])]
+        drawn = draw(table, "(", "@ ")  # below its number
+        drawn.columns[0].overflow = "fold"  # names of normalizers are long words
+        parts += [drawn, *note_lines(table)]
     return Group(*parts, *skipped_lines(experiment.manifest))
 
 
-def _drawn(table: TextTable) -> Table:
-    drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
-    drawn.columns[0].overflow = "fold"  # names of normalizers are long words
-    for row in table.rows:
-        cells = (plain(cell).replace(" (", "\n(").replace(" @ ", "\n@ ") for cell in row)  # below its number
-        drawn.add_row(*map(Text, cells))
-    return drawn
-
-
 def train_tables(experiment: Experiment) -> list[TextTable]:
-    """For the page: also every choice with all its numbers."""
+    """For the page, which also lists every choice with all its numbers."""
     return [*main_tables(experiment), *warning_tables(experiment), _choices(experiment)]
 
 
@@ -61,7 +75,7 @@ def main_tables(experiment: Experiment) -> list[TextTable]:
 
 
 def _by_temperature(experiment: Experiment) -> TextTable:
-    """Accuracy and best rate: a column for each T, and one for its control."""
+    """Accuracy and best rate: a column per T, and one for its control."""
     rows = experiment.summary.to_dicts()
     controlled = {row["temperature"] for row in rows if row["compensated"]}
     columns = [
@@ -89,7 +103,7 @@ def _reach(row: Mapping[str, Any] | None) -> str:
 
 
 def _by_length(experiment: Experiment) -> TextTable:
-    """Means over seeds beside what was published."""
+    """Means over seeds, next to published ones."""
     table = length_rows(experiment)
     means = table.group_by("name", "length", maintain_order=True).agg(pl.col("accuracy").mean())
     by_name: dict[str, dict[int, float]] = {}
@@ -148,7 +162,7 @@ def _sensitivity(row: Mapping[str, Any]) -> str:
 
 
 def warning_tables(experiment: Experiment) -> list[TextTable]:
-    """None where nothing failed, or all did."""
+    """Empty if nothing failed, or everything did."""
     rows = experiment.warnings.to_dicts()
     if not rows:
         return []

@@ -12,20 +12,18 @@ from ...words.lab import CHOICE
 from .._shared.panels import Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
 from .._shared.series import Spec, finished, linear_axis, panel, source
 from .._shared.theme import THEMES, ThemeName
-from .axes import accuracy_axis, wide_axis
-from .looks import BROAD, CONTROL_DASH, MEANS, SEEDS, hues, looks_of, over_seeds
-from .named import ENDED
-from .words import CONTROL, in_order, normalizer_name, optimizer_name, temperature_name
+from .looks import BROAD, CONTROL_DASH, MEANS, SEEDS, accuracy_axis, hues, looks_of, over_seeds, wide_axis
+from .words import CONTROL, ENDED, in_order, normalizer_name, optimizer_name, temperature_name
 
 if TYPE_CHECKING:
     from ...studies import Experiment
 
 _SIDES = ("plain", CONTROL)
-_DECADES = 5.0  # of losses: what is smaller lies at the lower edge
+_DECADES = 5.0  # of losses: smaller ones lie at the lower edge
 
 
 def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Accuracy at the best rate over T: a row of panels for each optimizer, plain beside its control."""
+    """Accuracy at the best rate over T: a row of panels per optimizer, plain beside its control."""
     table = experiment.table.select(*CHOICE, "run", "rate", "seed", "accuracy")
     best = table.filter(pl.col("run").is_in(experiment.summary["best_run"].to_list()))
     about = ["accuracy on new data at the best rate of each choice; small points: single seeds, large ones: their mean"]
@@ -39,13 +37,8 @@ def accuracy_chart(experiment: Experiment, theme: ThemeName) -> Spec:
 
 def sensitivity_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     """How much a wrong rate costs, over T; with intervals over seeds."""
-    summary = experiment.summary.select(
-        *CHOICE,
-        "rate_sensitivity",
-        low=pl.col("rate_sensitivity_low"),
-        high=pl.col("rate_sensitivity_high"),
-        seed=pl.lit(None, pl.Int64),
-    )
+    ends = {end: pl.col(f"rate_sensitivity_{end}") for end in ("low", "high")}
+    summary = experiment.summary.select(*CHOICE, "rate_sensitivity", **ends, seed=pl.lit(None, pl.Int64))
     about = [
         "mean over rates of the training loss above that of the best rate, losses cut off at the first one "
         "(arXiv 2309.14322); bars: intervals over seeds"
@@ -62,7 +55,7 @@ def _over_temperature(
     table: pl.DataFrame, value: str, axis: Callable[[list[Row]], alt.Y], question: str,
     about: Sequence[str], theme: ThemeName,
 ) -> Spec:  # fmt: skip
-    """A value over T as an ordinal axis: words such as "learned" stand behind the numbers."""
+    """A value over T as an ordinal axis: words such as "learned" come after the numbers."""
     rows = [row | {"shown": normalizer_name(row)} for row in rows_of(table)]
     temperatures = in_order(row["temperature"] for row in rows)
     looks = looks_of((row["shown"] for row in rows), THEMES[theme])
@@ -71,16 +64,15 @@ def _over_temperature(
     panels = []
     for optimizer in dict.fromkeys(row["optimizer"] for row in rows):
         for side in _SIDES[: 2 if controlled else 1]:
-            there = [row for row in rows if row["optimizer"] == optimizer and _is_on(side, row, controlled)]
+            chosen = [row for row in rows if row["optimizer"] == optimizer and _is_on(side, row, controlled)]
             title = f"{optimizer_name(optimizer)}, {side}" if controlled else optimizer_name(optimizer)
-            panels.append(_by_temperature(there, value, temperatures, list(looks), y, style, title))
-    chart = finished(panels, question, about, theme, columns=2 if controlled else min(3, len(panels)))
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+            panels.append(_by_temperature(chosen, value, temperatures, list(looks), y, style, title))
+    columns = 2 if controlled else min(3, len(panels))
+    return finished(panels, question, about, theme, columns=columns, legend_columns=3)
 
 
 def _is_on(side: str, row: Row, controlled: set[str]) -> bool:
-    """T = 1 is its own control, of what has one."""
+    """T = 1 is its own control if a normalizer has controls."""
     if side == CONTROL:
         return bool(row["compensated"]) or (row["temperature"] == "1" and row["shown"] in controlled)
     return not row["compensated"]
@@ -90,16 +82,11 @@ def _by_temperature(
     rows: list[Row], value: str, temperatures: list[str], names: list[str], y: alt.Y, style: Mapping[str, Any],
     title: str,
 ) -> Spec:  # fmt: skip
-    x = alt.X(
-        "temperature:N",
-        title="temperature T",
-        sort=temperatures,
-        scale=alt.Scale(domain=temperatures, paddingInner=0.5, paddingOuter=0.3),
-    )
+    scale = alt.Scale(domain=temperatures, paddingInner=0.5, paddingOuter=0.3)
+    x = alt.X("temperature:N", title="temperature T", sort=temperatures, scale=scale)
     beside = alt.XOffset("shown:N", sort=names, scale=alt.Scale(domain=names, padding=0.5))
-    by = ["shown", "temperature"]
     table = pl.DataFrame(rows, schema={"shown": pl.String, "temperature": pl.String, value: pl.Float64}, strict=False)
-    means = over_seeds(table, by, value)
+    means = over_seeds(table, ["shown", "temperature"], value)
     tips = [tip("shown", "normalizer", "N"), tip("temperature", "T", "N"), tip(value, value.replace("_", " "))]
     spread = [row for row in rows if row.get("low") is not None]
     bars = source(spread).mark_rule(strokeWidth=2.5, opacity=0.4)
@@ -114,7 +101,7 @@ def _by_temperature(
 
 
 def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """Training loss over the rate, a line for each T and its control; a row of panels for each normalizer."""
+    """Training loss over the rate, a line per T and per control; a row of panels per normalizer."""
     rows = rows_of(experiment.table.select(*CHOICE, "rate", "seed", "accuracy", *ENDED))
     for row in rows:
         ended = row["train_loss"]
@@ -130,18 +117,15 @@ def rates_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     panels = []
     for name in dict.fromkeys(normalizer_name(row) for row in rows):
         for optimizer in optimizers:
-            there = [row for row in rows if row["optimizer"] == optimizer and normalizer_name(row) == name]
+            chosen = [row for row in rows if row["optimizer"] == optimizer and normalizer_name(row) == name]
             marks = {series: rate for (series, one, by), rate in best.items() if (one, by) == (name, optimizer)}
-            panels.append(_by_rate(there, marks, y, style, f"{name}, {optimizer_name(optimizer)}"))
+            panels.append(_by_rate(chosen, marks, y, style, f"{name}, {optimizer_name(optimizer)}"))
     about = [
         "mean over the last fifth of the steps; a ring marks the best rate, a cross a seed that diverged",
         "compensated rates are those of the other maps: that of the query map is smaller",
     ]
-    chart = finished(
-        panels, "Does the best learning rate move with T?", about, theme, columns=min(3, max(2, len(optimizers)))
-    )
-    chart["config"]["legend"]["columns"] = 3
-    return chart
+    question, columns = "Does the best learning rate move with T?", min(3, max(2, len(optimizers)))
+    return finished(panels, question, about, theme, columns=columns, legend_columns=3)
 
 
 def _series(row: Row) -> str:
@@ -149,7 +133,7 @@ def _series(row: Row) -> str:
 
 
 def _temperature_looks(temperatures: Sequence[str], theme: ThemeName) -> dict[str, Look]:
-    """A hue for each T; its control is dashed."""
+    """A hue per T; its control is dashed."""
     first, warm, middle, *others = hues(THEMES[theme])
     colours = (first, middle, warm, *others) if len(temperatures) > 2 else (first, warm)
     looks = {}

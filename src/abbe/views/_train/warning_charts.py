@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import altair as alt
 
-from .._shared.panels import Row, rows_of, tip
-from .._shared.series import Spec, finished, panel, source, x_of
+from .._shared.panels import Row, renamed, rows_of, tip
+from .._shared.series import Spec, finished, panel, source
 from .._shared.theme import THEMES, Theme, ThemeName
 from .looks import looks_of
 from .words import signal_name
@@ -15,13 +15,13 @@ from .words import signal_name
 if TYPE_CHECKING:
     from ...studies import Experiment
 
-_LINE = 19  # pixels of a row
+_LINE = 19  # pixels per row
 _BEST = 3  # quantities whose thresholds are traced
 _WARNED, _FALSE = "failing runs warned", "healthy runs alarmed"
 
 
 def warning_chart(experiment: Experiment, theme: ThemeName) -> Spec | None:
-    """None where no run failed, or all did: then there is nothing to warn of, or nothing to compare with."""
+    """None if no run failed, or all did: there is nothing to warn of, or nothing to compare with."""
     rows = [row | {"signal": signal_name(row)} for row in rows_of(experiment.warnings)]
     if not rows:
         return None
@@ -32,11 +32,13 @@ def warning_chart(experiment: Experiment, theme: ThemeName) -> Spec | None:
         "AUC: how often a failing run ranks above a healthy one, 0.5 is chance; bars: intervals over runs",
     ]
     colours = THEMES[theme]
-    panels = [_auc([row for row in rows if row["auc"] is not None], colours)]
-    panels += [_roc(experiment, rows, colours)]
-    panels += [_alerts([row for row in rows if row["kind"] == "alert"], colours)]
-    chart = finished(panels, "Which quantity warns before the loss does?", about, theme)
-    return chart | {"resolve": {"scale": dict.fromkeys(("color", "shape", "x", "y"), "independent")}}
+    panels = [
+        _auc([row for row in rows if row["auc"] is not None], colours),
+        _roc(experiment, rows, colours),
+        _alerts([row for row in rows if row["kind"] == "alert"], colours),
+    ]
+    question = "Which quantity warns before the loss does?"
+    return finished(panels, question, about, theme, independent=["color", "shape", "x", "y"])
 
 
 def _auc(rows: list[Row], theme: Theme) -> Spec | None:
@@ -44,12 +46,8 @@ def _auc(rows: list[Row], theme: Theme) -> Spec | None:
     if not rows:
         return None
     order = [row["signal"] for row in sorted(rows, key=lambda row: -row["auc"])]
-    x = alt.X(
-        "auc:Q",
-        title="AUC",
-        scale=alt.Scale(domain=[0, 1]),
-        axis=alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".2f"),
-    )
+    axis = alt.Axis(values=[0, 0.25, 0.5, 0.75, 1], format=".2f")
+    x = alt.X("auc:Q", title="AUC", scale=alt.Scale(domain=[0, 1]), axis=axis)
     y = alt.Y("signal:N", title=None, sort=order, axis=alt.Axis(labelLimit=200))
     tips = [
         tip("signal", "warns", "N"), tip("auc", "AUC"), tip("auc_low", "from"), tip("auc_high", "to"),
@@ -59,13 +57,13 @@ def _auc(rows: list[Row], theme: Theme) -> Spec | None:
     known = [row for row in rows if row["auc_low"] is not None]
     bars = source(known).mark_rule(color=theme.selected, strokeWidth=3, opacity=0.45)
     layers = [source([{"auc": 0.5}]).mark_rule(color=theme.control, strokeDash=[4, 3]).encode(x=x)]
-    layers += [bars.encode(x=x_of(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
+    layers += [bars.encode(x=renamed(x, "auc_low"), x2="auc_high:Q", y=y)] if known else []
     dots = source(rows).mark_point(filled=True, size=60, opacity=1, color=theme.selected)
     return panel([*layers, dots.encode(x, y, tooltip=tips)], "quantities of the monitor", height=_LINE * len(rows))
 
 
 def _roc(experiment: Experiment, warnings: list[Row], theme: Theme) -> Spec | None:
-    """Threshold by threshold, of the three best quantities and of the two that the paper names."""
+    """Over all thresholds, for the three best quantities and the two that the paper names."""
     ranked = sorted((row for row in warnings if row["auc"] is not None), key=lambda row: -row["auc"])
     named = [row for row in ranked if row["kind"] == "change"]
     shown = list(dict.fromkeys(row["signal"] for row in [*ranked[:_BEST], *named]))
@@ -79,27 +77,20 @@ def _roc(experiment: Experiment, warnings: list[Row], theme: Theme) -> Spec | No
     scale = alt.Scale(domain=[0, 1])
     x = alt.X("false_alarms:Q", title=_FALSE, scale=scale, axis=axis)
     y = alt.Y("warned:Q", title=_WARNED, scale=scale, axis=axis)
-    looks = looks_of(shown, theme)
-    colour = alt.Color(
-        "signal:N",
-        title=None,
-        scale=alt.Scale(domain=shown, range=[looks[name].colour for name in shown]),
-        legend=alt.Legend(columns=2),
-    )
+    hues = alt.Scale(domain=shown, range=[look.colour for look in looks_of(shown, theme).values()])
+    colour = alt.Color("signal:N", title=None, scale=hues, legend=alt.Legend(columns=2))
     tips = [tip("signal", "warns", "N"), tip("threshold"), tip("warned", _WARNED), tip("false_alarms", _FALSE)]
     chance = source([{"false_alarms": 0, "warned": 0}, {"false_alarms": 1, "warned": 1}])
     lines = source([*points, *ends]).mark_line(strokeWidth=2, interpolate="step-after")
-    return panel(
-        [
-            chance.mark_line(color=theme.control, strokeDash=[4, 3]).encode(x, y),
-            lines.encode(x, y, colour, order="place:Q", tooltip=tips),
-        ],
-        "as the threshold is lowered",
-    )
+    layers = [
+        chance.mark_line(color=theme.control, strokeDash=[4, 3]).encode(x, y),
+        lines.encode(x, y, colour, order="place:Q", tooltip=tips),
+    ]
+    return panel(layers, "as the threshold is lowered")
 
 
 def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
-    """The alerts as they are: how many failing runs they warn of, and how many healthy ones they alarm."""
+    """The alerts at their thresholds: how many failing runs they catch, and how many healthy ones."""
     if not rows:
         return None
     points = [
@@ -116,7 +107,7 @@ def _alerts(rows: list[Row], theme: Theme) -> Spec | None:
     tips = [tip("signal", "alert", "N"), tip("shown", "of", "N"), tip("share"), tip("lead", "median lead (steps)")]
     between = source(rows).mark_rule(color=theme.control, opacity=0.6)
     layers = [
-        between.encode(x=x_of(x, "warned"), x2="false_alarms:Q", y=y),
+        between.encode(x=renamed(x, "warned"), x2="false_alarms:Q", y=y),
         source(points).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, shape, tooltip=tips),
     ]
     return panel(layers, "alerts of the monitor, as they are", height=_LINE * len(rows))

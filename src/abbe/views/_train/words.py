@@ -1,10 +1,13 @@
-"""What the page of an experiment asks, what its runs and quantities are called, and what was published."""
+"""What the page of an experiment asks, what runs and quantities are called, and its tables with these names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
+from ...words.lab import CHOICE
 from ...words.manifest import part_of, text_name
 from ...words.numbers import many
 from ...words.training import alert_words
@@ -12,6 +15,7 @@ from ...words.training import alert_words
 if TYPE_CHECKING:
     from ...studies import Experiment
 
+ENDED = ("train_loss", "start_loss", "diverged")  # how the training of a run ended
 CONTROL = "compensated control"
 QUESTIONS = {
     "temperature": "Is low temperature hard to train?",
@@ -31,7 +35,7 @@ QUANTITIES = {
     "gradient_ratio": "gradient, queries and keys over values",
     "query_gradient": "gradient of the queries",
 }
-_SIGNALS = {  # short, for the rows of a chart; the note of the table says what they are
+_SIGNALS = {  # short, for the rows of a chart; the note of the table explains them
     "entropy_share": "entropy", "max_logit": "largest logit", "logit_change": "logit change",
     "saturated": "saturated rows", "separability": "N_s/N", "sensitivity": "sensitivity",
     "gradient_ratio": "gradient ratio", "query_gradient": "query gradient",
@@ -73,7 +77,7 @@ def temperature_name(temperature: str) -> str:
 
 
 def in_order(temperatures: Iterable[str]) -> list[str]:
-    """Each once, from high to low; what changes in training comes last."""
+    """Each once, from high to low; schedules and learned ones come last."""
     return sorted(dict.fromkeys(temperatures), key=lambda one: (as_number(one) is None, -(as_number(one) or 0.0)))
 
 
@@ -85,8 +89,36 @@ def as_number(temperature: str) -> float | None:
 
 
 def signal_name(row: Mapping[str, Any]) -> str:
-    """What warns: an alert of the monitor by its event, a quantity with the direction that alarms."""
+    """An alert of the monitor by its event, a quantity with its direction of alarm."""
     if row["kind"] == "alert":
         return alert_words(row["quantity"]).event
     label = _SIGNALS.get(row["quantity"], str(row["quantity"]).replace("_", " "))
     return f"{label}, {_DIRECTIONS.get((row['direction'], row['kind']), row['direction'])}"
+
+
+def with_names(experiment: Experiment) -> pl.DataFrame:
+    """The summary with a column `name`: the normalizer, and the other choices in which rows differ."""
+    rows = experiment.summary.to_dicts()
+    temperatures, optimizers = ({row[part] for row in rows} for part in ("temperature", "optimizer"))
+
+    def name(row: Mapping[str, Any]) -> str:
+        parts = [normalizer_name(row)]
+        if temperatures != {"1"}:
+            parts += [temperature_name(row["temperature"])] if row["temperature"] != "1" else []
+            parts += ["compensated"] if row["compensated"] else []
+        return ", ".join([*parts, *([optimizer_name(row["optimizer"])] if len(optimizers) > 1 else [])])
+
+    return experiment.summary.with_columns(pl.Series("name", [name(row) for row in rows], pl.String))
+
+
+def named_table(experiment: Experiment) -> pl.DataFrame:
+    """Every run of every seed, with the name of its choice and whether its rate is the best."""
+    named = with_names(experiment).select(*CHOICE, "name", "best_run")
+    table = experiment.table.join(named, on=list(CHOICE), how="left", maintain_order="left")
+    return table.with_columns(best=pl.col("run") == pl.col("best_run"))
+
+
+def length_rows(experiment: Experiment) -> pl.DataFrame:
+    """Accuracy by test length at the best rate of each choice: name, seed, length, accuracy."""
+    named = with_names(experiment).select("name", pl.col("best_run").alias("run"))
+    return named.join(experiment.lengths, on="run", how="inner", maintain_order="left_right").drop_nulls("accuracy")

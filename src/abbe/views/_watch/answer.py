@@ -1,4 +1,4 @@
-"""What happened in a training run: one sentence, and a few numbers."""
+"""What happened in a training run: one sentence and a few numbers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ...results import Training
 
 _NAMED = 3  # events that a sentence names
-_HEADS = 4  # heads that stand beside an event
+_HEADS = 4  # heads that an event names
 
 
 @dataclass(frozen=True)
@@ -39,17 +39,17 @@ class Last:
 
 
 def alerts_of(training: Training) -> list[dict[str, Any]]:
-    """All alerts in the order of their steps; without the table, which takes long for a long run."""
+    """All alerts in the order of their steps; not from the table, which is slow for a long run."""
     return [dict(alert) for record in training.records for alert in record["alerts"]]
 
 
 def checks_rules(training: Training) -> bool:
-    """Whether the monitor looks for alerts; one of an older version always did."""
+    """Whether the monitor looks for alerts; older versions always did."""
     return part_of(training.manifest, "settings").get("alerts") is not False
 
 
 def answer_of(training: Training) -> Answer:
-    """Healthy so far, or which alerts came first; neither where no rule was checked."""
+    """Healthy so far, or which alerts came first; neither if no rule was checked."""
     alerts = alerts_of(training)
     if not training.records:
         return Answer("look", "No step was read yet.")
@@ -93,9 +93,9 @@ def _last(training: Training, name: str, parts: Mapping[str, Any]) -> Last:
 
 
 def shared_by(limits: Sequence[float | None]) -> float | None:
-    """The limit of all heads; None where each has another, since that of one says nothing about the next."""
+    """The limit of all heads; None if they differ, since one limit says nothing about another head."""
     known = [x for x in limits if x is not None]
-    # Layers read the same rows of different batches in a distributed run: up to 1 % is the same limit.
+    # In a distributed run, layers read the same rows of different batches: limits within 1 % are equal.
     same = known and max(known) - min(known) <= 0.01 * max(known)
     return sum(known) / len(known) if same else None
 
@@ -106,13 +106,13 @@ def reduced(measure: str, how: str) -> str:
 
 
 def grid(content: Any, layout: Sequence[int]) -> list[list[float | None]]:
-    """Numbers by layer and head; one number in a record stands for all that are the same."""
+    """Numbers by layer and head; a record stores equal numbers as one."""
     layers = content if isinstance(content, list) else [content] * len(layout)
     return [x if isinstance(x, list) else [x] * heads for x, heads in zip(layers, layout, strict=True)]
 
 
 def key_numbers(training: Training) -> list[tuple[str, str, str]]:
-    """Name, value and what stands beside it."""
+    """Name, value and remark."""
     if not training.records:
         return []
     record, last = training.records[-1], {one.measure: one for one in last_values(training)}
@@ -133,7 +133,7 @@ def key_numbers(training: Training) -> list[tuple[str, str, str]]:
 
 
 def about_line(training: Training) -> list[str]:
-    """How much was watched."""
+    """Heads, layers and steps that were read."""
     if not training.records:
         return []
     layout = training.records[-1]["layout"]
@@ -147,7 +147,23 @@ def about_line(training: Training) -> list[str]:
 
 
 def watch_summary(training: Training) -> dict[str, Any]:
-    """What `abbe watch --json` prints: without the table of all heads, which `abbe.open(folder).table` has."""
+    """What `abbe watch --json` prints of a training run.
+
+    Without the table of all heads, which `abbe.open(folder).table` has.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+
+    Returns:
+        Sentence and grade ("good", "look" or "bad"), values at the last step, alerts, losses, the manifest.
+
+    Examples:
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> abbe.views.watch_summary(training)["grade"]
+        'look'
+    """
     steps = [record["step"] for record in training.records]
     return {
         "sentence": answer_of(training).sentence,

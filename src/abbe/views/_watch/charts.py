@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 _SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "gradient_ratio")
 _LOGARITHMIC = ("max_logit", "logit_change", "gradient_ratio")
-_STEPS = 120  # in a figure; more are not seen in print
+_STEPS = 120  # in a figure; more are invisible in print
 
 
 @unchecked
 def watch_chart(training: Training, theme: ThemeName = "light") -> Spec:
-    """Thin lines are heads, bold their mean, dashed the limit, upright lines alerts."""
+    """Thin lines are heads, the bold one their mean, the dashed one the limit, vertical ones alerts."""
     colours = THEMES[theme]
     question = f"What happened to the attention of {model_name(training.manifest)} in training?"
     about = [answer_of(training).sentence, ", ".join(about_line(training))]
@@ -56,11 +56,11 @@ def _alerts(events: Sequence[Row], x: alt.X, theme: Theme) -> list[alt.Chart]:
 
 
 def _line(rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence[Row], theme: Theme) -> Spec | None:
-    there = [row for row in rows if row[name] is not None]
-    if not there:
+    present = [row for row in rows if row[name] is not None]
+    if not present:
         return None
-    y = linear_axis(name, title, numbers(there, name))
-    drawn = source([{"step": row["step"], name: row[name]} for row in there])
+    y = linear_axis(name, title, numbers(present, name))
+    drawn = source([{"step": row["step"], name: row[name]} for row in present])
     tips = [tip("step"), tip(name, title)]
     return panel([*_alerts(events, x, theme), drawn.mark_line(color=theme.selected).encode(x, y, tooltip=tips)], title)
 

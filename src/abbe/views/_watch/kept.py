@@ -1,8 +1,8 @@
 """The part of a training run that a page holds: all steps of a short run, a selection of a long one.
 
-What is special: a step is kept whole, so that curves and map show what was measured, never a mean over steps. Kept are
-the first and the last step, those with alerts, and others evenly between. So that nothing is hidden, each kept step
-carries least and largest value of any head over all steps since the kept step before it.
+A step is kept whole, so curves and map show measured values, never means over steps. Kept are the first and the last
+step, steps with alerts, and others evenly between. To hide nothing, each kept step carries the least and the largest
+value of any head over all steps since the previous kept one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ...results import Training
 
 BUDGET = 1_000_000  # numbers on a page: below 5 MB even if they are random
-_LEAST, _MOST = 12, 600  # steps; more than pixels would not be seen
+_LEAST, _MOST = 12, 600  # steps; more than a page has pixels are invisible
 _COLUMNS = ("value", "limit", "control")
 Record = Mapping[str, Any]
 
@@ -33,8 +33,8 @@ class Kept:
         steps: the kept steps.
         places: layer and head of every head.
         measures: names.
-        heads: a row for each kept step and head, in this order; a column for each measure, its limit and its control.
-        model: a row for each kept step: losses, learning rate, and mean, least and largest of every measure.
+        heads: a row per kept step and head, in this order; a column per measure, limit and control.
+        model: a row per kept step: losses, learning rate, and mean, least and largest of every measure.
         read: how many steps were read.
     """
 
@@ -47,7 +47,7 @@ class Kept:
 
 
 def kept_of(training: Training, most: int | None = None) -> Kept:
-    """At most so many steps; by default as many as the page has room for."""
+    """At most `most` steps; by default as many as the page has room for."""
     records = training.records
     measures = list(dict.fromkeys(name for record in records for name in record["heads"]))
     parts = [(name, part) for name in measures for part in _COLUMNS if any(part in _of(r, name) for r in records)]
@@ -67,7 +67,7 @@ def column_name(measure: str, part: str) -> str:
 
 
 def kept_places(alerted: Sequence[bool], most: int) -> list[int]:
-    """Which of these records: first, last, those with alerts (of very many evenly chosen ones), evenly between."""
+    """Places of the first and the last record, those with alerts (a sample if very many), and others evenly between."""
     if len(alerted) <= most:
         return list(range(len(alerted)))
     events = [place for place, alert in enumerate(alerted) if alert]
@@ -102,7 +102,7 @@ def _column(records: Sequence[Record], name: str, part: str, places: Sequence[tu
 
 
 def _model(records: Sequence[Record], at: Sequence[int], measures: Sequence[str]) -> dict[str, list[float | None]]:
-    """Values at the kept steps; least and largest over all steps since the kept one before."""
+    """Values at the kept steps; least and largest over all steps since the previous kept one."""
     plain = ("loss", "loss_mean", "learning_rate")
     columns: dict[str, list[float | None]] = {name: [records[place].get(name) for place in at] for name in plain}
     for name in measures:
@@ -120,8 +120,8 @@ def _model(records: Sequence[Record], at: Sequence[int], measures: Sequence[str]
 
 
 def _extreme(choose: Any, values: Iterable[float | None]) -> float | None:
-    there = [value for value in values if value is not None and math.isfinite(value)]
-    return choose(there) if there else None
+    present = [value for value in values if value is not None and math.isfinite(value)]
+    return choose(present) if present else None
 
 
 def _floats(columns: Mapping[str, Sequence[float | None]]) -> pl.DataFrame:

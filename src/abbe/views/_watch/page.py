@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from ...words.manifest import for_others, model_name
 from ...words.training import Quantity, alert_numbers, alert_place, alert_words, listed, watched_words
 from .._shared.data import packed_json, packed_table, plain_value
 from .._shared.drawings import save_drawings
-from .._shared.page import render, script
+from .._shared.page import SIGNS, manifest_parts, render, script
 from .answer import about_line, alerts_of, answer_of, checks_rules, key_numbers
 from .charts import watch_chart
 from .kept import Kept, kept_of
@@ -26,17 +25,15 @@ SCRIPTS = (
     "page.js", "numbers.js", "map_cells.js", "report_data.js", "watch/data.js", "watch/draw.js", "watch/curves.js",
     "watch/map.js", "watch/alerts.js", "watch/address.js", "watch/start.js",
 )  # fmt: skip
-_SIGNS = {"good": ("✓", "good"), "look": ("!", "to look at"), "bad": ("✕", "bad")}  # seen without colours, too
 _LISTED = 400  # alerts in the list of the page
 
 
 def watch_page(training: Training, reload: int | None = None) -> str:
-    """The page of a training run."""
     manifest, answer, alerts = for_others(training.manifest), answer_of(training), alerts_of(training)
     kept = kept_of(training) if training.records else None
-    sign, grade_words = _SIGNS[answer.grade]
+    sign, grade_words = SIGNS[answer.grade]
     measures = [watched_words(manifest, name) for name in kept.measures] if kept else []
-    page = render(
+    return render(
         "watch.html.jinja",
         scripts=[script(name) for name in SCRIPTS] if kept else [script("page.js")],
         model=model_name(manifest),
@@ -53,25 +50,52 @@ def watch_page(training: Training, reload: int | None = None) -> str:
         alerts=[_alert(place, alert) for place, alert in enumerate(alerts)][-_LISTED:][::-1],
         unlisted=max(0, len(alerts) - _LISTED),
         reload=reload,
-        skipped=[str(why) for why in manifest.get("skipped") or ()],
-        manifest=json.dumps(manifest, indent=2, ensure_ascii=False, default=str),
+        **manifest_parts(manifest),
         **_data(kept, measures, alerts, reload),
     )
-    return page.encode("utf-8", "replace").decode("utf-8")  # half a character in some text would break the file
 
 
 def write_watch_page(training: Training, path: Path, reload: int | None = None) -> None:
-    """Write the page of a training run as a file that is never seen half written."""
+    """Write the page of a training run; a reader never sees a half-written file.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+        path: of the file.
+        reload: seconds between reloads of an open page, >= 1; None: never.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> abbe.views.write_watch_page(training, Path("run.html"), reload=5)
+        >>> Path("run.html").read_text("utf-8")[:15]
+        '<!doctype html>'
+    """
     write_whole(path, watch_page(training, reload), durable=False)
 
 
 def save_watch_figures(training: Training, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw a training run as PNG and SVG, light and dark."""
+    """Draw the curves of a training run as PNG and SVG, light and dark.
+
+    The loss and every measure over the steps; vertical lines mark alerts.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+        folder: for the files; created if missing.
+
+    Examples:
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> abbe.views.save_watch_figures(training, "figures")[0].name
+        'watch.png'
+    """
     return save_drawings(folder, lambda theme: {"watch": watch_chart(training, theme)})
 
 
 def _rules(manifest: dict[str, Any]) -> list[tuple[str, ...]]:
-    """What raises each alert, what arms it again, and where the number is from."""
+    """What raises each alert, what re-arms it, and the source of its number."""
     parts = ("fires", "again", "source")
     return [
         (alert_words(str(rule.get("name"))).event, *(str(rule.get(part) or "") for part in parts))

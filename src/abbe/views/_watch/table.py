@@ -10,8 +10,7 @@ from rich.text import Text
 from ...words.manifest import model_name
 from ...words.numbers import number
 from ...words.training import alert_place, alert_words
-from .._shared.terminal import new_table, plain, skipped_lines
-from .._shared.text_table import TextTable
+from .._shared.terminal import TextTable, draw, plain, skipped_lines
 from .answer import about_line, alerts_of, answer_of, last_values
 
 if TYPE_CHECKING:
@@ -21,17 +20,30 @@ _MOST = 12  # alerts in the terminal
 
 
 def watch_table(training: Training) -> RenderableType:
-    """A training run on a terminal: the sentence, the alerts and the last values."""
+    """Is a training run healthy?
+
+    One sentence, the latest alerts, and every measure over all heads at the last step, beside its limit. A high largest
+    logit and a low entropy warn of attention that collapses.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+
+    Examples:
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> from rich import print
+        >>> print(abbe.views.watch_table(training))
+        No step was read yet.
+        ...
+    """
     about = ", ".join([model_name(training.manifest), *about_line(training)])
     parts: list[RenderableType] = [
         Text(plain(answer_of(training).sentence), style="bold"), Text(plain(about), style="dim"),
     ]  # fmt: skip
     for table in (alert_table(training, _MOST), values_table(training)):
         if table.rows:
-            drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title, title_justify="left")
-            for row in table.rows:
-                drawn.add_row(*map(plain, row))
-            parts += [drawn, *([Text(table.note, style="dim")] if table.note else [])]
+            parts += [draw(table), *([Text(table.note, style="dim")] if table.note else [])]
     return Group(*parts, *skipped_lines(training.manifest))
 
 

@@ -1,6 +1,6 @@
 "use strict";
-// Every element with data-chart gets its chart, in the theme of the page and as wide as there is room.
-// A page with all its data in the charts has them in the element "charts"; another one calls abbe.charts.start.
+// Every element with data-chart gets its chart, in the theme of the page and as wide as its place allows.
+// If the charts hold all data of a page, they are in the element "charts"; other pages call abbe.charts.start.
 (() => {
   const NARROW = 600;
   const PRINTED = 640;
@@ -73,7 +73,7 @@
     element.dataset.drawn = theme;
   }
 
-  // Vega marks the rows that it is given: every drawing needs its own.
+  // Vega marks its rows, so every drawing needs a copy.
   function copied(datasets) {
     return Object.fromEntries(Object.entries(datasets).map(
       ([name, rows]) => [name, rows.map((row) => ({ ...row }))]));

@@ -1,6 +1,6 @@
 "use strict";
 // A table with data-choose shows the rows of one value of its first column: by a list above it, or by a click on a
-// chart. Without scripts all rows are there.
+// chart. Without scripts, all rows are visible.
 (() => {
   function start(table) {
     const rows = [...table.tBodies[0].rows];

@@ -1,5 +1,5 @@
 "use strict";
-// All parts start; paper has no clicks, so what is folded is opened for it.
+// Starts all parts; opens folded parts for printing, as paper has no clicks.
 (() => {
   (window.abbe.parts ?? []).forEach((start) => start());
   let opened = [];

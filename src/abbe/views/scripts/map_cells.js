@@ -1,7 +1,7 @@
 "use strict";
 // The cells of a map of heads: their colours, and how the keyboard moves among them.
 (() => {
-  // One hue from the paper's colour to its opposite: order is seen as lightness, whatever colours a reader sees.
+  // One hue from the paper's colour to its opposite: lightness gives the order, even to colour-blind readers.
   const RAMPS = {
     light: ["#edf3f8", "#b9d4e8", "#74aed4", "#2f7cb5", "#0b3f78"],
     dark: ["#1c2733", "#23496a", "#2f78ab", "#6bb3e0", "#d5ecfb"],
@@ -11,7 +11,7 @@
 
   const keyOf = (layer, head) => `${layer} ${head}`;
 
-  // A row for every layer, a button for every head that there is; the buttons by layer and head.
+  // A row per layer, a button per head; returns the buttons by layer and head.
   function build(map, places) {
     const { element } = window.abbe;
     const layers = [...new Set(places.map(({ layer }) => layer))].sort((a, b) => a - b);
@@ -63,7 +63,7 @@
     return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
   }
 
-  // Both themes at once: the style sheet picks, so that paper is light whatever the screen is.
+  // Both themes at once: the style sheet picks, so that paper is always light.
   function paint(cell, share) {
     for (const [theme, ramp] of Object.entries(RAMPS)) {
       const colour = mixed(ramp, share);

@@ -1,5 +1,5 @@
 "use strict";
-// Numbers as a person reads them: the same text as `abbe/words/numbers.py` gives; a test compares them.
+// Numbers for people: the same text as in `abbe/words/numbers.py`; a test compares them.
 (() => {
   function number(value, digits = 4) {
     if (value === null || value === undefined) return "–";

@@ -1,6 +1,6 @@
 "use strict";
-// What is chosen stands in the address: #head=1.2&measure=separability&length=512&N=20&T=0.5. Such a link restores it;
-// whatever in it is unknown is left out, and the name of a section, such as #growth, is no choice at all.
+// The address holds the choices: #head=1.2&measure=separability&length=512&N=20&T=0.5. Such a link restores it;
+// unknown parts are ignored, and the name of a section, such as #growth, is not a choice.
 (() => {
   const abbe = window.abbe;
   const { choice, choose, onChoice } = abbe;
@@ -39,7 +39,7 @@
   abbe.parts.push(() => {
     onChoice(["layer", "head", "measure", "length", "size"], write);
     window.addEventListener("hashchange", () => choose(read()));
-    // A link to a head leads there; a page that is loaded again stays where the reader was.
+    // A link to a head scrolls there; a reloaded page stays where the reader was.
     const [visit] = performance.getEntriesByType("navigation");
     if (/[#&]head=/.test(window.location.hash) && visit?.type === "navigate") {
       document.getElementById("head").scrollIntoView({ behavior: "instant" });

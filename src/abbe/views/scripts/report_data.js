@@ -1,5 +1,5 @@
 "use strict";
-// The data of the page, unpacked once; what the reader has chosen; and the few helpers that all parts share.
+// The data of the page, unpacked once; the reader's choices; and helpers that all parts share.
 (() => {
   const abbe = window.abbe;
   const show = abbe.number; // as a person reads it; NaN and infinities are shown, not hidden
@@ -82,13 +82,13 @@
         (row) => tests.every(([name, value]) => this.get(name, row) === value));
     }
 
-    // What occurs in a column, without null, among some rows.
+    // The values of a column in some rows, without null.
     present(name, rows) {
       const present = new Set(rows.map((row) => this.get(name, row)));
       return this.columns[name].values.filter((value) => value !== null && present.has(value));
     }
 
-    // A row as charts want it: what is not finite is left out.
+    // A row for charts, without non-finite numbers.
     object(row) {
       const plain = {};
       for (const name of Object.keys(this.columns)) {
@@ -124,7 +124,7 @@
     document.dispatchEvent(new CustomEvent("choice", { detail: new Set(names) }));
   }
 
-  // Call it for every choice that changes one of these.
+  // Calls a function whenever one of these choices changes.
   function onChoice(names, react) {
     document.addEventListener("choice", ({ detail }) => {
       if (names.some((name) => detail.has(name))) react();

@@ -61,7 +61,7 @@
       + `keys ${edges[view.column]} to ${edges[view.column + view.columns] - 1}.`;
   }
 
-  // Around some cells; hidden where they are none, or not in view.
+  // A frame around some cells; hidden if there are none, or none in view.
   function frame(part, row, column, height, width) {
     const [down, right] = [row - view.row, column - view.column];
     part.hidden = row === null || down < 0 || right < 0 || down >= view.rows || right >= view.columns;
@@ -92,7 +92,7 @@
     return ["Query ", ...tokens(query, query + 1), " → ", ...tokens(first, last), `: ${what}`];
   }
 
-  // Show this part of the map, moved and cut so that it lies within it.
+  // Shows this part of the map, moved and cut to lie within it.
   function look(row, column, high, wide) {
     view.rows = within(high, Math.min(FEWEST, rows()), rows());
     view.columns = within(wide, Math.min(FEWEST, columns()), columns());
@@ -101,7 +101,7 @@
     draw();
   }
 
-  // Around the pointed cell where there is one, else around the middle of what is shown.
+  // Around the pointed cell if any, else around the middle of the view.
   function zoom(by) {
     const [high, wide] = [Math.round(view.rows / by), Math.round(view.columns / by)];
     const row = state.row ?? view.row + Math.floor(view.rows / 2);

@@ -1,5 +1,5 @@
 "use strict";
-// The map: a cell for every head, coloured by what the reader chooses. One cell is in the order of tabs; arrows move.
+// The map: a cell per head, coloured by the chosen measure. One cell is in the tab order; arrows move.
 (() => {
   const abbe = window.abbe;
   const { element, show, choice, choose, onChoice, offer } = abbe;
@@ -147,7 +147,7 @@
     choose({ layer: Number(cell.dataset.layer), head: Number(cell.dataset.head) });
   }
 
-  // Heads of one kind stand out, the others step back; pressed again, all are equal.
+  // Highlights heads of one kind; pressed again, all are equal.
   function kinds() {
     const of = new Map(abbe.about.heads.map(({ layer, head, kind }) => [keyOf(layer, head), kind]));
     const present = [...new Set(of.values())].sort((a, b) => abbe.about.kinds.indexOf(a) - abbe.about.kinds.indexOf(b));

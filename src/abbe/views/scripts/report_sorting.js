@@ -1,5 +1,5 @@
 "use strict";
-// Tables with class "sortable": a button in every header sorts the rows that are there. Absent values stay last.
+// Tables with class "sortable": a button in every header sorts the rows. Absent values stay last.
 (() => {
   const abbe = window.abbe;
 
@@ -11,7 +11,7 @@
     return (down ? -1 : 1) * (order || 0); // infinities of one sign differ by NaN
   }
 
-  // A cell holds what it is sorted by; words for infinities are those of Python.
+  // A cell holds its sort value; infinities are spelled as in Python.
   function sortValue(cell) {
     const text = cell.dataset.sort ?? cell.textContent;
     const number = { inf: Infinity, "-inf": -Infinity, nan: NaN }[text] ?? Number(text);

@@ -15,7 +15,7 @@
     links.forEach((_, id) => document.getElementById(id) && watch.observe(document.getElementById(id)));
   }
 
-  // Paper has no clicks: the rule behind the answer, and what the numbers say, are opened for it.
+  // Paper has no clicks: printing opens the rule behind the answer and the meanings of the numbers.
   function unfold() {
     let opened = [];
     window.addEventListener("beforeprint", () => {

@@ -1,6 +1,6 @@
 "use strict";
-// The table of everything: filters, sorting, pages of 50 rows, and the filtered rows as files. The verdict on its head
-// stands in every row that has one.
+// The table of everything: filters, sorting, pages of 50 rows, and the filtered rows as files. Every row
+// with a head shows the verdict on it.
 (() => {
   const abbe = window.abbe;
   const { element, show, offer } = abbe;
@@ -41,7 +41,7 @@
     return (row) => wanted[codes[row]];
   }
 
-  // Rows whose code is the chosen one in every filter that is set.
+  // Rows that match every filter.
   function filter() {
     const { table } = abbe;
     const columns = FILTERS.filter((name) => table.columns[name] && name !== "measure");
@@ -127,7 +127,7 @@
 
   const saved = () => [...Object.keys(abbe.table.columns), VERDICT];
 
-  // One object per row; JSON has no number for what is not finite, so that it becomes a word.
+  // One object per row; JSON has no non-finite numbers, so they become words.
   function json() {
     const plain = (value) => (typeof value === "number" && !Number.isFinite(value) ? String(value) : value);
     const lines = state.rows.map((row) => JSON.stringify(

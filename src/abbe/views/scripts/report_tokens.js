@@ -1,6 +1,6 @@
 "use strict";
 // The tokens of the chosen head: the window as text, one query, what it selects, and the ball around it.
-// Everything of the text goes in as text; <bdi> keeps one token's direction of writing from turning its neighbours'.
+// The text is inserted as text, never as markup; <bdi> isolates the writing direction of each token.
 (() => {
   const abbe = window.abbe;
   const { element, show, choice, choose, onChoice, offer } = abbe;
@@ -15,7 +15,7 @@
     return new Map(rows.layer.map((layer, at) => [key(layer, rows.head[at], rows.query[at]), at]));
   }
 
-  // Of the chosen head, query and size: the selected keys and the ball; null where there is none.
+  // Of the chosen head, query and size: the selected keys and the ball; null if there is none.
   function selection() {
     const at = index.get(key(choice.layer, choice.head, choice.query));
     if (at === undefined) return null;
@@ -27,7 +27,7 @@
     return { keys: rows.keys[at].slice(0, some), weights: rows.weights[at].slice(0, some), ball };
   }
 
-  // In the text a line still breaks; in a table everything stays on its line.
+  // Lines break in the text, but not in a table.
   const inText = (token) => token.replaceAll(/\r?\n/g, "↵\n").replaceAll("\t", "⇥\t");
   const inLine = (token) => (token === "" ? "∅" : token.replaceAll(/\r?\n/g, "↵").replaceAll("\t", "⇥").replaceAll(" ", "␣"));
 

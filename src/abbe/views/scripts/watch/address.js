@@ -1,6 +1,6 @@
 "use strict";
-// What is chosen stands in the address: #head=1.2&measure=entropy&step=350. Such a link restores it; whatever in it is
-// unknown is left out. Without a step the page shows the last one, also after it was written again.
+// The address holds the choices: #head=1.2&measure=entropy&step=350. Such a link restores them; unknown
+// parts are ignored. Without a step the page shows the last one, also after it was rewritten.
 (() => {
   const abbe = window.abbe;
   const { choice, choose, onChoice, watch } = abbe;
@@ -24,7 +24,7 @@
     window.history.replaceState(null, "", `#${parts}`);
   }
 
-  // The page opens with the last step, and with the head of the last alert, if there is one.
+  // The page opens with the last step, and with the head of the last alert, if any.
   function first() {
     const alert = abbe.about.alerts.findLast(({ layer }) => layer !== null);
     const { layer, head } = alert ?? abbe.places[0];

@@ -71,7 +71,7 @@
     }
   }
 
-  // One mark for every step with alerts, on the time line; a click leads to the first of them, then to the next.
+  // One mark per step with alerts, on the time line; a click shows the first of them, then the next.
   function alertMarks() {
     const at = drawn.curves;
     if (!at) return;

@@ -1,6 +1,6 @@
 "use strict";
-// The data of a training run: values by measure, step and head; and what is chosen: measure, head, step.
-// The step null is the last one: a page that is kept fresh follows the run until the reader chooses another.
+// The data of a training run: values by measure, step and head; and the chosen measure, head and step.
+// The step null is the last one: a reloading page follows the run until the reader chooses a step.
 (() => {
   const abbe = window.abbe;
   const { choice, choose } = abbe;
@@ -17,13 +17,13 @@
   const headIndex = () => abbe.places.findIndex(({ layer, head }) => layer === choice.layer && head === choice.head);
   const stepIndex = () => (choice.step === null ? last() : nearest(choice.step));
 
-  // Of a part (value, limit, control) of the chosen measure: the value of a head at a step, by their places.
+  // The value, limit or control of the chosen measure for a head at a step, by their places.
   function reader(part) {
     const values = column(abbe.heads, part === "value" ? choice.measure : `${choice.measure} ${part}`);
     return values && ((step, head) => values[step * abbe.places.length + head]);
   }
 
-  // The place of the kept step that lies nearest.
+  // The place of the nearest kept step.
   function nearest(step) {
     const { steps } = abbe.about;
     return steps.reduce((best, other, at) => (Math.abs(other - step) < Math.abs(steps[best] - step) ? at : best), 0);

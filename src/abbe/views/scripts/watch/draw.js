@@ -12,7 +12,7 @@
     return made;
   }
 
-  // Round numbers between two: 1, 2 or 5 times a power of ten apart.
+  // Round numbers in a range, 1, 2 or 5 times a power of ten apart.
   function ticks(low, high, count) {
     const rough = (high - low) / Math.max(1, count);
     const power = 10 ** Math.floor(Math.log10(rough));
@@ -30,7 +30,7 @@
     return places.length > 1 ? places : ticks(low, high, 4);
   }
 
-  // From all values to the ends of an axis; logarithmic where they are positive and far apart, unless it must be linear.
+  // From all values to the ends of an axis; logarithmic if they are positive and far apart, unless it must be linear.
   function domainOf(lists, linear = false) {
     let [low, high] = [Infinity, -Infinity];
     for (const values of lists) {
@@ -75,7 +75,7 @@
     return { svg, x, y, base, top: SPACE.top, width, stepAt: (pixel) => first + ((pixel - SPACE.left) / (width - SPACE.left - SPACE.right)) * (end - first) };
   }
 
-  // A path through what is there; a gap where a value is missing. One step alone is a short dash.
+  // A path with gaps at missing values. A single step is a short dash.
   function path({ x, y }, value) {
     const { steps } = abbe.about;
     let line = "";
@@ -93,7 +93,7 @@
     return line;
   }
 
-  // The area between two series, as far as both are there.
+  // The area between two series, where both have values.
   function band({ x, y }, low, high) {
     const { steps } = abbe.about;
     const there = steps.map((_, at) => at).filter((at) => Number.isFinite(y(low(at) ?? NaN)) && Number.isFinite(y(high(at) ?? NaN)));

@@ -1,6 +1,6 @@
 "use strict";
-// When the data is unpacked, every part starts. A page that is kept fresh loads itself again, but not under the hands
-// of its reader.
+// When the data is unpacked, every part starts. A page that follows a run reloads, but not while its reader
+// is using it.
 (async () => {
   const abbe = window.abbe;
   const QUIET = 4000; // milliseconds without a touch, a key or a move of the slider
