@@ -10,22 +10,12 @@ from typing import Any
 import made_up_report as made
 import polars as pl
 import pytest
-from report_in_browser import (
-    CHARTS,
-    EVIL,
-    PHONE,
-    PLACES,
-    PRINTED,
-    WIDE,
-    Opened,
-    Seen,
-    without_chromium,
-)
+from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
+from report_in_browser import CHARTS, EVIL, PLACES, PRINTED
 
 from abbe.studies import Ball, Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 
 # -- The whole --------------------------------------------------------------------------------------------------------

@@ -19,16 +19,6 @@ from abbe.results import Run
 from abbe.studies import Report
 
 
-@pytest.fixture(scope="module")
-def whole() -> Report:
-    return report()
-
-
-@pytest.fixture(scope="module")
-def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
-    return {theme: chart_specifications(whole, theme) for theme in THEMES}
-
-
 def test_every_chart_has_its_panels_and_waits_for_its_data(specs: dict[ThemeName, dict[str, Any]]) -> None:
     for theme in THEMES:
         assert list(specs[theme]) == list(FILLED)

@@ -10,19 +10,12 @@ import made_up_report as made
 import polars as pl
 import pytest
 from inside import sample_as_json
-from report_in_browser import (
-    PLACES,
-    Opened,
-    Seen,
-    rows_given,
-    value_of,
-    without_chromium,
-)
+from page_in_browser import Opened, Seen, needs_browser
+from report_in_browser import PLACES, rows_given, value_of
 
 from abbe.studies import Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 
 # -- The map ----------------------------------------------------------------------------------------------------------
@@ -262,7 +255,7 @@ def test_a_point_has_a_tooltip_and_a_chart_can_be_saved(opened: Opened) -> None:
     with seen.page.expect_download() as waiting:
         chart.get_by_text("Save as SVG").click()
     assert Path(waiting.value.path()).read_bytes().startswith(b"<svg")
-    assert seen.told == []
+    assert seen.messages == []
 
 
 # -- Tokens -----------------------------------------------------------------------------------------------------------

@@ -38,11 +38,6 @@ def found() -> Report:
     return made.report(made.grid(2, 3))
 
 
-@pytest.fixture(scope="module")
-def text(found: Report) -> str:
-    return report_page(found)
-
-
 def test_the_table_is_that_of_the_run_with_five_digits(text: str, found: Report) -> None:
     read = unpacked_table(unpacked(text, "table"))
     assert_frame_equal(read, five_digits(found.run.table), check_exact=True)

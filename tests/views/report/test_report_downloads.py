@@ -9,19 +9,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from page_in_browser import Seen, needs_browser
 from polars.testing import assert_frame_equal
-from report_in_browser import (
-    PLACES,
-    Seen,
-    value_of,
-    without_chromium,
-)
+from report_in_browser import PLACES, value_of
 
 from abbe.results import SCHEMA
 from abbe.studies import Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 
 # -- Tables and files -------------------------------------------------------------------------------------------------

@@ -10,12 +10,12 @@ from typing import Any
 import made_up_report as made
 import pytest
 from inside import HeadPattern, next_steps, weight_of
-from report_in_browser import PHONE, WIDE, Opened, Seen, opener, value_of, without_chromium
+from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser, opener
+from report_in_browser import value_of
 
 from abbe.studies import HeadVerdict, Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 PATTERNS = {(1, 2): (HeadPattern("induction head", "Induction <b>it is</b>.", "enough <i>weight</i>"),)}
 HEALTHY = tuple(

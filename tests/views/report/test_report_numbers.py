@@ -13,7 +13,6 @@ import vl_convert
 from chart_parts import PANELS, drawn, filled, layer_rows, one_panel, series, with_column, y_domain
 from inside import (
     FAINT_HEADS,
-    THEMES,
     ThemeName,
     chart_specifications,
     mean_over_heads,
@@ -25,16 +24,6 @@ from made_up_report import LENGTHS, SIZES, TEMPERATURES, alternatives, floors, g
 
 from abbe.studies import Report
 from abbe.words.thresholds import FRAGILE
-
-
-@pytest.fixture(scope="module")
-def whole() -> Report:
-    return report()
-
-
-@pytest.fixture(scope="module")
-def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
-    return {theme: chart_specifications(whole, theme) for theme in THEMES}
 
 
 def short(value: float | None) -> float | None:

@@ -33,11 +33,6 @@ def found() -> Report:
 
 
 @pytest.fixture(scope="module")
-def text(found: Report) -> str:
-    return report_page(found)
-
-
-@pytest.fixture(scope="module")
 def page(text: str) -> Page:
     return Page(text)
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import made_up_report as made
 import polars as pl
 import pytest
+from page_in_browser import PHONE, Opened, needs_browser
 from polars.testing import assert_frame_equal
-from report_in_browser import CHARTS, PHONE, Opened, opener, without_chromium
+from report_in_browser import CHARTS
 
 import abbe
 from abbe.studies import Report
 
-pytestmark = [without_chromium, pytest.mark.slow]  # 10 MB of text
+pytestmark = [needs_browser, pytest.mark.slow]  # 10 MB of text
 LENGTHS = (64, 200)
 HOSTILE = (
     "<script>document.title='x'</script> & \"quoted\" 'once' </script> <img src=x onerror=alert(1)> "
@@ -37,12 +36,6 @@ def found() -> Report:
 @pytest.fixture(scope="module")
 def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.page_file(found, tmp_path_factory.mktemp("page"))
-
-
-@pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    with opener(browser, file) as opening:
-        yield opening
 
 
 def test_small_and_without_a_word_of_the_text_as_markup(file: Path) -> None:

@@ -6,12 +6,13 @@ import io
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import altair as alt
 import polars as pl
 import pytest
+from chart_parts import parts
 from inside import DARK, LIGHT, THEMES, WORDS, Theme, _ticks, drawings, for_xml, rows_of, settings_line
 from made_up import LENGTHS, SIZES, TEMPERATURES, distances, drift, figure_2c, figure_3, figure_4, figures
 
@@ -36,18 +37,6 @@ def svg(chart: alt.ConcatChart) -> str:
 
 def rows(chart: alt.ConcatChart) -> list[dict[str, Any]]:
     return [row for found in chart.to_dict()["datasets"].values() for row in found]
-
-
-def parts(spec: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a specification, data aside."""
-    if isinstance(spec, dict):
-        yield spec
-        for name, value in spec.items():
-            if name != "datasets":
-                yield from parts(value)
-    elif isinstance(spec, list):
-        for value in spec:
-            yield from parts(value)
 
 
 def panels(chart: alt.ConcatChart) -> list[str]:

@@ -1,4 +1,4 @@
-"""A made-up report open in a browser: `pytest_plugins = ("report_page_fixtures",)` in a test module."""
+"""Made-up reports, their charts, and one open in the browser."""
 
 from __future__ import annotations
 
@@ -8,9 +8,22 @@ from typing import Any
 
 import made_up_report as made
 import pytest
-from report_in_browser import Opened, Seen, made_up, opener
+from inside import THEMES, ThemeName, chart_specifications
+from page_in_browser import Opened, Seen, opener
+from report_in_browser import made_up
 
 from abbe.studies import Report
+from abbe.views import report_page
+
+
+@pytest.fixture(scope="session")
+def whole() -> Report:
+    return made.report()
+
+
+@pytest.fixture(scope="session")
+def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
+    return {theme: chart_specifications(whole, theme) for theme in THEMES}
 
 
 @pytest.fixture(scope="session")
@@ -23,12 +36,6 @@ def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made.page_file(found, tmp_path_factory.mktemp("page"))
 
 
-@pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    with opener(browser, file) as found:
-        yield found
-
-
 @pytest.fixture(scope="session")
 def shared(browser: Any, file: Path) -> Iterator[Seen]:
     """One light page with all charts, for tests that hold whatever others have chosen on it."""
@@ -39,3 +46,8 @@ def shared(browser: Any, file: Path) -> Iterator[Seen]:
 @pytest.fixture
 def seen(opened: Opened) -> Seen:
     return opened().ready()
+
+
+@pytest.fixture(scope="module")
+def text(found: Report) -> str:
+    return report_page(found)
