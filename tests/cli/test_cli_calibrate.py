@@ -7,28 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import PLACED, StandIn, run, run_main
+from cli_runs import PLACED, run, run_main, stand_in
 
 import abbe
-from abbe import studies, views
+from abbe import views
 from abbe.words.numbers import percent
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """What the study was asked for; study and view are stand-ins."""
-    seen: dict[str, Any] = {}
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        return StandIn("calibrate", {"losses": [1.5]}, file=options["folder"] / "calibrated.safetensors")
-
-    monkeypatch.setattr(studies, "calibrate", study)
-    monkeypatch.setattr(views, "calibration_table", lambda found: "THE TABLE")
-    monkeypatch.chdir(tmp_path)
-    return seen
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the study was asked for; study and views are stand-ins."""
+    return stand_in(monkeypatch, "calibrate", {"losses": [1.5]}, view="calibration", file="calibrated.safetensors")
 
 
 def test_defaults(asked: dict[str, Any]) -> None:

@@ -9,28 +9,15 @@ from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import PLACED, StandIn, run, run_main
-
-from abbe import studies, views
+from cli_runs import PLACED, run, run_main, stand_in
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
-    seen: dict[str, Any] = {}
-    found = StandIn("capacity", {"table": [{"capacity": 3, "low": math.nan}]})
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        return found
-
-    monkeypatch.setattr(studies, "capacity", study)
-    monkeypatch.setattr(views, "capacity_table", lambda given: "THE TABLE" * (given is found))
-    monkeypatch.setattr(views, "save_capacity_figures", lambda given, folder: seen.update(figures=folder))
-    monkeypatch.chdir(tmp_path)
-    return seen
+    return stand_in(monkeypatch, "capacity", {"table": [{"capacity": 3, "low": math.nan}]})
 
 
 def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:

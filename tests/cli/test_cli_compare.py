@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import webbrowser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import PLACED, StandIn, run, run_main
-
-from abbe import studies, views
+from cli_runs import PLACED, run, run_main, stand_in
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
-    seen: dict[str, Any] = {}
-    found = StandIn("compare", {"table": (1, math.nan)})
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        Path(options["folder"]).mkdir(parents=True, exist_ok=True)
-        return found
-
-    monkeypatch.setattr(studies, "compare", study)
-    monkeypatch.setattr(views, "compare_table", lambda comparison: "THE TABLE" * (comparison is found))
-    monkeypatch.setattr(views, "save_compare_figures", lambda comparison, folder: seen.update(figures=folder))
-    monkeypatch.setattr(webbrowser, "open", lambda address: seen.update(opened=address) or True)
-    monkeypatch.chdir(tmp_path)
-    return seen
+    return stand_in(monkeypatch, "compare", {"table": (1, math.nan)})
 
 
 def test_defaults(asked: dict[str, Any]) -> None:

@@ -9,34 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import PLACED, StandIn, run, run_main
+from cli_runs import PLACED, run, run_main, stand_in
 
-from abbe import open_run, studies, views
+from abbe import open_run
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
-    seen: dict[str, Any] = {}
-    found = StandIn("report", {"numbers": (1, math.nan), "verdicts": [{"x": math.inf}]})
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        Path(options["folder"]).mkdir(parents=True, exist_ok=True)
-        return found
-
-    def save(report: Any, folder: Path) -> None:
-        assert report is found
-        seen["figures"] = folder
-
-    monkeypatch.setattr(studies, "report", study)
-    monkeypatch.setattr(views, "report_table", lambda report: "THE TABLE" * (report is found), raising=False)
-    monkeypatch.setattr(views, "save_report_figures", save, raising=False)
-    monkeypatch.setattr(webbrowser, "open", lambda address: seen.update(opened=address) or True)
-    monkeypatch.chdir(tmp_path)
-    return seen
+    return stand_in(monkeypatch, "report", {"numbers": (1, math.nan), "verdicts": [{"x": math.inf}]})
 
 
 def test_defaults(asked: dict[str, Any]) -> None:

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 from inside import LOCK, held, shared
+from threads import refused_in_another_thread
 
 import abbe
 
 
 def held_by_another_thread(folder: Path) -> str:
-    """What a second thread is told; nothing if it gets the folder."""
-    told = []
-
-    def take() -> None:
-        try:
-            with held(folder):
-                told.append("")
-        except abbe.AbbeError as error:
-            told.append(str(error))
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
-    return told[0]
+    return refused_in_another_thread(lambda: held(folder))
 
 
 def test_the_second_is_told_and_the_first_may_take_it_again(tmp_path: Path) -> None:

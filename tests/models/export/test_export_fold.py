@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from torch import nn
 
 from abbe import AbbeError, plan, swap
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 PER_HEAD = "layers.0=learned-temperature:t=0.5/-0.3/0.2/0.1; layers.1.heads.2=softmax:temperature=0.6"
 PER_LAYER = "layers.0=softmax:temperature=0.7; layers.1=scaled:of=softmax,t=-0.4"
 ONE = "softmax:temperature=0.7"
@@ -39,12 +40,6 @@ EXACT_PER_HEAD = (
     *("gpt2", "gpt-neox", "llama", "mistral", "qwen2", "gpt-oss", "olmo", "opt", "bert", "modernbert"),
     *("olmo2", "cohere", "phi3", "persimmon", "bart", "deepseek3"),
 )
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def built(name: str) -> tuple[nn.Module, dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,14 +16,9 @@ from torch import Tensor
 from abbe import AbbeError, normalizer, swap
 from abbe.models import AttentionCall
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 RULES = {"*.heads.0,3": "entmax:alpha=1.5", "layers.1.heads.1": "topk:k=2"}
 Heard = list[tuple[AttentionCall, Tensor]]
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def heard(network: Any, what: Any, check: bool = False, **inputs: Any) -> Heard:

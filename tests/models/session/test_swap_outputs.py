@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,32 +11,29 @@ from inside import normalizers_dispatch as _dispatch
 from inside import swap_module as _swap
 from swap_reference import reference, reference_output
 from tiny_models import (
+    CAUSAL,
     FAMILIES,
     LENGTH,
+    albert,
     bert,
-    eager_twin,
     gemma2,
     gpt2,
     gpt_oss,
     llama,
-    make,
     mistral,
+    padded,
     t5,
     text_pair,
     tokens,
+    with_another_last_token,
+    with_attention,
 )
 from transformers import DynamicCache, StaticCache
 
 from abbe import AbbeError, normalizer, swap
 
-CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
+pytestmark = pytest.mark.usefixtures("no_grad")
 SPECS = ("entmax:alpha=1.5", "sparsemax", "topk:k=3", "entmax:alpha=1.3", "sigmoid", "sink:b=1", "ssmax:s=0.5")
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def swapped_output(network: Any, what: Any, **inputs: Any) -> torch.Tensor:
@@ -59,9 +55,7 @@ def test_every_family_with_other_normalizers(name: str, spec: str) -> None:
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_softmax_gives_the_models_own_output(name: str, implementation: str) -> None:
-    network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
-    if implementation == "eager":
-        network = eager_twin(network)
+    network, inputs = with_attention(FAMILIES[name].build(), implementation), FAMILIES[name].inputs()
     plain = main_output(network(**inputs))
     assert relative_error(plain, swapped_output(network, "softmax", **inputs)) < 1e-5
 
@@ -127,11 +121,8 @@ def test_heads_that_nobody_names_stay_exactly_as_they_were() -> None:
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "topk:k=4"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_the_last_token_moves_no_earlier_output(name: str, spec: str, implementation: str) -> None:
-    network = FAMILIES[name].build()
-    if implementation == "eager":
-        network = eager_twin(network)
-    ids, other = tokens(), tokens()
-    other[:, -1] = 2 + (other[:, -1] + 5) % 59
+    network = with_attention(FAMILIES[name].build(), implementation)
+    ids, other = tokens(), with_another_last_token(tokens())
     first, second = (swapped_output(network, spec, input_ids=x) for x in (ids, other))
     assert not torch.equal(first[:, -1], second[:, -1])
     torch.testing.assert_close(first[:, :-1], second[:, :-1], atol=1e-6, rtol=0)
@@ -141,8 +132,7 @@ def test_the_last_token_moves_no_earlier_output(name: str, spec: str, implementa
 @pytest.mark.parametrize("build", [gpt2, llama, mistral, gemma2, gpt_oss, bert], ids=lambda build: build.__name__)
 def test_padding_has_no_effect(build: Any, side: str) -> None:
     network, ids = build(), tokens()
-    kept = torch.ones_like(ids)
-    kept[0, slice(0, 4) if side == "left" else slice(-4, None)] = 0
+    kept = padded(ids, side)
     other = torch.where(kept.bool(), ids, 7)
     first, second = (
         swapped_output(network, "entmax:alpha=1.5", input_ids=x, attention_mask=kept) for x in (ids, other)
@@ -255,11 +245,7 @@ def test_a_floating_mask_of_the_user() -> None:
 
 
 def test_a_module_that_is_called_three_times() -> None:
-    settings = {
-        "hidden_size": 32, "embedding_size": 16, "num_attention_heads": 4, "intermediate_size": 48,
-        "num_hidden_layers": 3, "max_position_embeddings": 64,
-    }  # fmt: skip
-    network = make("AlbertModel", "AlbertConfig", **settings)
+    network = albert()
     found = swapped_output(network, "sparsemax", input_ids=tokens())
     assert relative_error(reference_output(network, "sparsemax", input_ids=tokens()), found) < 2e-5
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -27,6 +27,8 @@ from abbe import AbbeError, Normalizer, normalizer, swap
 from abbe.models import HeadGroup
 from abbe.normalizers import Softmax
 
+pytestmark = pytest.mark.usefixtures("no_grad")
+
 # Of all cases those that are more than one map, or one without kernels.
 LONGER_WAY = (
     *("hybrid", "scaled:of=clipped", "scaled:of=sigmoid", "scaled:of=topk", "scaled:of=stick-breaking"),
@@ -41,12 +43,6 @@ SPECS = (
     *map(slow, ("entmax:alpha=1.3", "stick-breaking")),
 )
 States = tuple[Tensor, Tensor, Tensor]
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 @pytest.fixture

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from inside import main_output
-from tiny_models import FAMILIES, Family, eager_twin, gpt2, llama, make, t5, text_pair, tokens
+from tiny_models import FAMILIES, Family, albert, eager_twin, gpt2, llama, make, t5, text_pair, tokens
 from torch import Tensor, nn
 
 from abbe import normalizer, swap, tap
 from abbe.models import AttentionCall
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 CASES = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def listen(network: nn.Module, inputs: dict[str, Any]) -> tuple[list[AttentionCall], Tensor]:
@@ -168,11 +163,7 @@ def test_a_scale_of_its_own_in_every_layer() -> None:
 
 
 def test_a_module_that_is_called_twice_is_two_layers() -> None:
-    settings = {
-        "hidden_size": 32, "embedding_size": 16, "num_attention_heads": 4, "intermediate_size": 48,
-        "num_hidden_layers": 3, "max_position_embeddings": 64,
-    }  # fmt: skip
-    network = make("AlbertModel", "AlbertConfig", **settings)
+    network = albert()
     oracle = eager_weights(network, {"input_ids": tokens()})
     calls, _ = listen(network, {"input_ids": tokens()})
     assert [call.layer for call in calls] == [0, 1, 2]

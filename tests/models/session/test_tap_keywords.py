@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +17,11 @@ from torch import nn
 from abbe import AbbeError
 from abbe.models import tap
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 QUERY = torch.zeros(1, 4, 3, 16)
 HONOURED = {"scaling", "dropout", "is_causal", "softcap", "s_aux", "position_bias", "sliding_window"}
 # Sparse attention: the indices of the keys that a query may see.
 REFUSED = {"indices", "block_indices"}
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def passed_keywords() -> set[str]:
