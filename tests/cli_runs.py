@@ -27,10 +27,10 @@ COMMANDS = (
 
 def command_of(name: str) -> Any:
     """The command of that name, which may stand below another one."""
-    found: Any = typer.main.get_command(cli.app)
+    command: Any = typer.main.get_command(cli.app)
     for word in name.split():
-        found = found.commands[word]
-    return found
+        command = command.commands[word]
+    return command
 
 
 def run(*arguments: str | Path, columns: int = 200, typed: str | None = None) -> Result:

@@ -186,8 +186,8 @@ def test_half_precision_is_computed_in_float32() -> None:
 @pytest.mark.parametrize("spec", ["topk:k=257", "entmax:alpha=1.3"])
 def test_half_precision_rounds_no_parameter_of_the_map(spec: str) -> None:
     inputs = [t.detach().bfloat16() for t in float32(keys=600)]
-    found = _sparse(*inputs, spec, NEVER)
-    assert_close(found, _sparse(*(t.float() for t in inputs), spec, NEVER).bfloat16(), rtol=0, atol=0)
+    output = _sparse(*inputs, spec, NEVER)
+    assert_close(output, _sparse(*(t.float() for t in inputs), spec, NEVER).bfloat16(), rtol=0, atol=0)
 
 
 def test_values_without_width_have_no_support(supports: list[int]) -> None:

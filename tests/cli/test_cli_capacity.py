@@ -82,8 +82,8 @@ def test_mistakes_are_one_line(
     given: list[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, "capacity", folder, *given) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", f"abbe: {line}\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", f"abbe: {line}\n")
 
 
 def test_an_encoder_is_refused(
@@ -114,7 +114,7 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     assert "about" in result.stderr  # the cost, before the work
     assert (pictures / "capacity.svg").is_file()
     again = run("capacity", folder, "--text", book, *quick, "--json", "--quiet")
-    found = json.loads(again.stdout)
-    assert found["manifest"]["settings"]["taus"] == [0.05]
-    assert {row["length"] for row in found["table"]} == {12, 24}
+    printed = json.loads(again.stdout)
+    assert printed["manifest"]["settings"]["taus"] == [0.05]
+    assert {row["length"] for row in printed["table"]} == {12, 24}
     assert again.stderr == ""

@@ -73,11 +73,11 @@ def test_mistakes_are_one_line(
     monkeypatch.chdir(tmp_path)
     text = [] if "--text" in given else ["--text", str(book)]
     assert run_main(monkeypatch, "compare", folder, *text, *given) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("abbe: ")
-    assert words in told
-    assert "Traceback" not in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("abbe: ")
+    assert words in error
+    assert "Traceback" not in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "abbe-compare-tiny").exists()
 
 

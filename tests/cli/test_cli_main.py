@@ -102,8 +102,8 @@ def test_the_table_above_names_every_command() -> None:
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_examples_and_the_common_options(command: str) -> None:
-    found = command_of(command)
-    known = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    entry = command_of(command)
+    known = {name for parameter in entry.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {"--json", "--quiet", "--debug"} <= known
     shown = run(*command.split(), "--help").stdout
     examples = [line.strip() for line in shown.partition("Examples:")[2].splitlines() if line.strip()]
@@ -114,7 +114,7 @@ def test_every_command_has_examples_and_the_common_options(command: str) -> None
         rest = words[depth:]
         assert {word for word in rest if word.startswith("-")} <= known
     assert "[bold]" not in shown
-    for parameter in found.params:
+    for parameter in entry.params:
         assert parameter.help or parameter.name == "help"
 
 
@@ -122,9 +122,9 @@ def test_every_command_has_examples_and_the_common_options(command: str) -> None
 def test_stopped(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = failing(monkeypatch, command, KeyboardInterrupt())
     assert run_main(monkeypatch, *arguments) == 130
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == f"abbe: stopped; {ON.get(command, 'nothing was kept, the same command starts again')}\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"abbe: stopped; {ON.get(command, 'nothing was kept, the same command starts again')}\n"
 
 
 def test_a_real_signal_is_told_the_same_way() -> None:
@@ -154,9 +154,9 @@ def test_a_mistake_is_one_line_and_with_debug_a_traceback(
     assert capsys.readouterr().err == "abbe: the lens is dusty: wipe it\n"
     for arguments in (["--debug", name, *rest], [name, *rest, "--debug"]):
         assert run_main(monkeypatch, *arguments) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("Traceback")
-        assert told.endswith("AbbeError: the lens is dusty: wipe it\n")
+        error = capsys.readouterr().err
+        assert error.startswith("Traceback")
+        assert error.endswith("AbbeError: the lens is dusty: wipe it\n")
     assert run_main(monkeypatch, name, *rest) == 2  # debug does not stay on
     assert "Traceback" not in capsys.readouterr().err
 
@@ -167,9 +167,9 @@ def test_a_defect_is_one_line_and_exit_code_1(
 ) -> None:
     arguments = failing(monkeypatch, command, RuntimeError("matrices do not fit\nand much more"))
     assert run_main(monkeypatch, *arguments) == 1
-    told = capsys.readouterr().err
+    error = capsys.readouterr().err
     line = "abbe: unexpected error, RuntimeError: matrices do not fit; run again with --debug to see where\n"
-    assert told == line
+    assert error == line
     assert run_main(monkeypatch, *arguments, "--debug") == 1
     assert "Traceback" in capsys.readouterr().err
 
@@ -188,9 +188,9 @@ def test_other_errors(
     error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, *failing(monkeypatch, "verify", error)) == code
-    told = capsys.readouterr().err
-    assert told.startswith(f"abbe: {line}")
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"abbe: {line}")
+    assert message.count("\n") == 1
 
 
 @pytest.mark.slow

@@ -32,12 +32,12 @@ def test_page_figures_table_and_data(folder: Path, book: Path, tmp_path: Path) -
 def test_json(folder: Path, book: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run("reproduce", folder, "--text", book, "--quick", "--figure", "2a", "--json", "--quiet", "--out", out)
-    found = json.loads(result.stdout)
-    assert {claim["figure"] for claim in found["claims"]} == {"2a"}
-    assert found["manifest"]["settings"]["quick"] is True
+    printed = json.loads(result.stdout)
+    assert {claim["figure"] for claim in printed["claims"]} == {"2a"}
+    assert printed["manifest"]["settings"]["quick"] is True
     assert result.stderr == ""
     kept = json.loads((out / "reproduction.json").read_text())
-    assert found == kept
+    assert printed == kept
 
 
 def test_folder_is_named_after_the_model(

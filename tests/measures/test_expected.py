@@ -22,9 +22,9 @@ NAMES = ("expected_distance_low", "expected_distance_high", "expected_net_distan
 
 
 def readings(rows: Rows, grid: tuple[int, ...] = GRID) -> tuple[Reading, Reading, Reading]:
-    found = expected_distance(rows, choose_sets(rows, grid, seeded(0)))
-    assert tuple(found) == NAMES
-    return found[NAMES[0]], found[NAMES[1]], found[NAMES[2]]
+    measured = expected_distance(rows, choose_sets(rows, grid, seeded(0)))
+    assert tuple(measured) == NAMES
+    return measured[NAMES[0]], measured[NAMES[1]], measured[NAMES[2]]
 
 
 def by_enumeration(a: Tensor, x: Tensor, size: int) -> tuple[float, float, float, float]:
@@ -37,9 +37,9 @@ def by_enumeration(a: Tensor, x: Tensor, size: int) -> tuple[float, float, float
         apart = torch.stack([y[i] - y[list(chosen)].sum(0) for chosen in itertools.combinations(others, size)])
         low += float(apart.mean(0).norm())
         high += math.sqrt(float((apart**2).sum(-1).mean()))
-    found = [plain_set(a, x, chosen) for chosen in itertools.combinations(range(n), size)]
-    mean = sum(one["distance"] for one in found) / len(found)
-    square = sum(one["net_distance"] ** 2 for one in found) / len(found)
+    sets = [plain_set(a, x, chosen) for chosen in itertools.combinations(range(n), size)]
+    mean = sum(one["distance"] for one in sets) / len(sets)
+    square = sum(one["net_distance"] ** 2 for one in sets) / len(sets)
     return (n - size) / n * low, (n - size) / n * high, mean, math.sqrt(square)
 
 

@@ -56,9 +56,9 @@ class Fault:
 
     def replace(self, path: Path, target: Path) -> Path:
         self.strike("written")
-        found = self._replace(path, target)
+        result = self._replace(path, target)
         self.strike("renamed")
-        return found
+        return result
 
     def strike(self, moment: str) -> None:
         if moment != self.moment or self.count < self.at:
@@ -96,9 +96,9 @@ class HalfWritten:
 
 def draw_nothing() -> None:
     for page in ("page_of", "report_page", "reproduction_page", "compare_page"):
-        setattr(views, page, lambda found: "<!doctype html>")
+        setattr(views, page, lambda result: "<!doctype html>")
     for name in ("report", "reproduction", "compare", "capacity", "calibration", "lift", "diff"):
-        setattr(views, f"save_{name}_figures", lambda found, folder: None)
+        setattr(views, f"save_{name}_figures", lambda result, folder: None)
 
 
 def give_up_privileges() -> None:

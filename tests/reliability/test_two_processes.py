@@ -27,8 +27,8 @@ def test_the_second_is_told_who_holds_it(study: str, abbe_commands: Commands, wh
         time.sleep(0.01)
     second = abbe_commands.run(command)
     assert second.code == 2
-    told = rf"abbe: {re.escape(str(folder))} is in use by process {first} on \S+ since \S+ \S+: wait until it is done, "
-    assert re.fullmatch(told + r"or name another folder \(--out\)\n", second.err), second.err
+    line = rf"abbe: {re.escape(str(folder))} is in use by process {first} on \S+ since \S+ \S+: wait until it is done, "
+    assert re.fullmatch(line + r"or name another folder \(--out\)\n", second.err), second.err
     os.kill(first, signal.SIGCONT)
     assert abbe_commands.wait(first).code == 0
     assert results(study, folder) == results(study, whole(study))

@@ -72,11 +72,11 @@ def dense(made: Normalizer, inputs: States, scale: float = 0.125) -> Tensor:
 def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> None:
     inputs = states(37, heads=3, key_heads=1)
     made = case.make(torch.float32)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == (not case.spec.startswith(LONGER_WAY))
-    assert found.shape == (2, 1, 3, 24)
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
+    assert output.shape == (2, 1, 3, 24)
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_are_kept_only_where_they_cannot_change() -> None:
@@ -106,12 +106,12 @@ def test_any_shape_and_scale(
 ) -> None:
     inputs, made = states(keys, batch, 3, key_heads, width, wide), case.make(torch.float32)
     with torch.no_grad(), _dispatch.kernels_from(1):
-        found = _step.step_attention(made, *inputs, 2.0**power)
+        output = _step.step_attention(made, *inputs, 2.0**power)
         query, key, value = inputs
         logits = 2.0**power * query @ key.repeat_interleave(3 // key_heads, 1).mT
         wanted = made(logits) @ value.repeat_interleave(3 // key_heads, 1)
-    assert found is not None
-    torch.testing.assert_close(found, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
+    assert output is not None
+    torch.testing.assert_close(output, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.quick(5)
@@ -119,10 +119,10 @@ def test_any_shape_and_scale(
 @pytest.mark.parametrize("spec", SPECS)
 def test_lengths(spec: str, keys: int, steps: list[str]) -> None:
     made, inputs = normalizer(spec), states(keys)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == 1
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("batch", "heads", "key_heads"), [(1, 1, 1), (1, 8, 8), (3, 6, 2), (2, 4, 1), (5, 3, 3)])
@@ -138,9 +138,9 @@ def test_numbers_that_are_not_whole(spec: str, steps: list[str]) -> None:
     query, key, value = states(300)
     inputs = query + 0.1 * torch.randn_like(query), key + 0.1 * torch.randn_like(key), value
     made = normalizer(spec)
-    found = attend(made, inputs, scale=0.3)
+    output = attend(made, inputs, scale=0.3)
     assert len(steps) == 1
-    torch.testing.assert_close(found, dense(made, inputs, scale=0.3), rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(output, dense(made, inputs, scale=0.3), rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -157,10 +157,10 @@ def test_queries_of_a_fused_projection(spec: str, steps: list[str]) -> None:
 def test_huge_logits(spec: str, steps: list[str]) -> None:
     query, key, value = states(100)
     made, inputs = normalizer(spec), (query * 2.0**20, key * 2.0**20, value)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == 1
-    assert found.isfinite().all()
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    assert output.isfinite().all()
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, 1e38])
@@ -170,10 +170,10 @@ def test_nan_and_overflow_spoil_their_row_only(spec: str, bad: float, steps: lis
     key = key.abs() + 1
     query[1, 2] = bad
     made, inputs = normalizer(spec), (query, key, value)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == 1
-    assert found.isnan().all(-1).nonzero().tolist() == [[1, 0, 2]]
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert output.isnan().all(-1).nonzero().tolist() == [[1, 0, 2]]
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def test_learned_values_are_read_at_every_step() -> None:
@@ -224,9 +224,9 @@ CHANGES: dict[str, Callable[[States], States]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_states_that_take_the_longer_way(what: str, steps: list[str]) -> None:
     made, inputs = normalizer("entmax:alpha=1.5"), states(50)
-    found = attend(made, CHANGES[what](inputs))
+    output = attend(made, CHANGES[what](inputs))
     assert not steps
-    torch.testing.assert_close(found.float(), dense(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output.float(), dense(made, inputs), rtol=1e-5, atol=1e-6)
 
 
 MISREAD: dict[str, Callable[[States], States]] = {
@@ -271,9 +271,9 @@ def test_who_listens_to_a_normalizer_hears_every_step(register: str, steps: list
 def test_a_mask_takes_the_longer_way(steps: list[str]) -> None:
     made, (query, key, value) = normalizer("entmax:alpha=1.5"), states(50)
     mask = torch.arange(50).view(1, 1, 1, 50) < 40
-    found = attend(made, (query, key, value), mask)
+    output = attend(made, (query, key, value), mask)
     assert not steps
-    torch.testing.assert_close(found, dense(made, (query, key[:, :, :40], value[:, :, :40])), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, dense(made, (query, key[:, :, :40], value[:, :, :40])), rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_and_autocast_take_the_longer_way(steps: list[str]) -> None:
@@ -299,8 +299,8 @@ def test_compiling_takes_the_longer_way(steps: list[str]) -> None:
     made, inputs = normalizer("softmax"), states(50)
     step = torch.compile(_swap_attention._one_query, backend="aot_eager", fullgraph=True)
     with _dispatch.kernels_from(1):
-        found = step(made, *inputs, None, 0.125)
-    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-5, atol=1e-6)
+        output = step(made, *inputs, None, 0.125)
+    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-5, atol=1e-6)
     assert not steps
 
 
@@ -308,8 +308,8 @@ def test_transforms_take_the_longer_way(steps: list[str]) -> None:
     made, inputs = normalizer("softmax"), states(50)
     with _dispatch.kernels_from(1):
         step = torch.vmap(lambda q, k, v: _swap_attention._one_query(made, q, k, v, None, 0.125))
-        found = step(*(x[None] for x in inputs))
-    torch.testing.assert_close(found[0], dense(made, inputs), rtol=1e-5, atol=1e-6)
+        output = step(*(x[None] for x in inputs))
+    torch.testing.assert_close(output[0], dense(made, inputs), rtol=1e-5, atol=1e-6)
     assert not steps
 
 

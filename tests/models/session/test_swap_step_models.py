@@ -28,8 +28,8 @@ def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypat
         network(input_ids=ids[:, :4], past_key_values=cache)
         assert not steps
         for place in range(4, ids.shape[1]):
-            found = network(input_ids=ids[:, place : place + 1], past_key_values=cache).logits
-            torch.testing.assert_close(found[:, 0], wanted[:, place], atol=5e-5, rtol=0)
+            logits = network(input_ids=ids[:, place : place + 1], past_key_values=cache).logits
+            torch.testing.assert_close(logits[:, 0], wanted[:, place], atol=5e-5, rtol=0)
     assert steps
 
 
@@ -42,9 +42,9 @@ def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(
     cache = DynamicCache(config=network.config)
     with swap(network, "entmax:alpha=1.5"):
         network(input_ids=ids[:, :-1], past_key_values=cache)
-        found = network(input_ids=ids[:, -1:], past_key_values=cache).logits
+        logits = network(input_ids=ids[:, -1:], past_key_values=cache).logits
     wanted = reference_output(network, "entmax:alpha=1.5", input_ids=ids)
-    torch.testing.assert_close(found[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
+    torch.testing.assert_close(logits[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
     assert not steps
 
 
@@ -54,13 +54,13 @@ def test_generation_is_that_of_the_dense_model(build: Any, steps: list[str], mon
     network, ids = build(), tokens()
     settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     with swap(network, "entmax:alpha=1.5"):
-        found = network.generate(input_ids=ids, **settings)
+        generated = network.generate(input_ids=ids, **settings)
         assert steps
         steps.clear()
         static = network.generate(input_ids=ids, cache_implementation="static", **settings)
     with reference(network, lambda path, head: "entmax:alpha=1.5") as twin:
         wanted = twin.generate(input_ids=ids, use_cache=False, **settings)
-    assert torch.equal(found, wanted)
+    assert torch.equal(generated, wanted)
     assert torch.equal(static, wanted)
 
 
@@ -70,6 +70,6 @@ def test_a_long_static_cache_shows_only_what_is_filled(monkeypatch: pytest.Monke
     cache = StaticCache(config=network.config, max_cache_len=64)
     with swap(network, "sparsemax"):
         network(input_ids=ids[:, :-1], past_key_values=cache)
-        found = network(input_ids=ids[:, -1:], past_key_values=cache).logits
+        logits = network(input_ids=ids[:, -1:], past_key_values=cache).logits
     wanted = reference_output(network, "sparsemax", input_ids=ids)
-    torch.testing.assert_close(found[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
+    torch.testing.assert_close(logits[:, 0], wanted[:, -1], atol=5e-5, rtol=0)

@@ -24,9 +24,9 @@ def listen(network: nn.Module, inputs: dict[str, Any]) -> tuple[list[AttentionCa
     with tap(network) as t:
         t.check(**inputs)
         t.listen(calls.append)
-        found = main_output(network(**inputs))
+        output = main_output(network(**inputs))
     assert calls  # or every loop over them would pass
-    return calls, found
+    return calls, output
 
 
 def eager_weights(network: nn.Module, inputs: dict[str, Any]) -> dict[tuple[str, int], Tensor]:
@@ -44,9 +44,9 @@ def test_captured_calls_give_the_eager_weights(family: Family) -> None:
     oracle = eager_weights(network, family.inputs())
     assert sorted((call.kind, call.layer) for call in calls) == sorted(oracle)
     for call in calls:
-        found, wanted = call.weights(), oracle[call.kind, call.layer]
+        weights, wanted = call.weights(), oracle[call.kind, call.layer]
         assert wanted.std() > 0.02  # uniform weights would prove nothing
-        torch.testing.assert_close(found, wanted, atol=5e-6, rtol=0)
+        torch.testing.assert_close(weights, wanted, atol=5e-6, rtol=0)
         some = torch.tensor([3, 0])
         torch.testing.assert_close(call.weights(some), wanted[:, :, some], atol=5e-6, rtol=0)
 
@@ -104,8 +104,8 @@ def test_projection_and_value_give_the_layers_output(family: Family) -> None:
         groups = call.query.shape[1] // call.value.shape[1]
         vectors = call.value.repeat_interleave(groups, 1) @ call.value_to_output()
         bias = getattr(call.projection, "bias", None)
-        found = (call.weights() @ vectors).sum(1) + (0 if bias is None else bias)
-        torch.testing.assert_close(found, wanted, atol=3e-5, rtol=1e-5)
+        summed = (call.weights() @ vectors).sum(1) + (0 if bias is None else bias)
+        torch.testing.assert_close(summed, wanted, atol=3e-5, rtol=1e-5)
 
 
 @CASES
@@ -213,8 +213,8 @@ def test_gradients_flow_as_without_the_tap() -> None:
             with tap(network) as t:
                 t.listen(lambda call: None)
                 main = network(**inputs).logits.square().mean()
-                found = torch.autograd.grad(main, list(network.parameters()), allow_unused=True)
-        for one, other in zip(found, wanted, strict=True):
+                gradients = torch.autograd.grad(main, list(network.parameters()), allow_unused=True)
+        for one, other in zip(gradients, wanted, strict=True):
             assert (one is None) == (other is None)
             if one is not None:
                 torch.testing.assert_close(one, other, atol=1e-4 * float(other.abs().max()), rtol=0)

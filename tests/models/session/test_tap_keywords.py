@@ -26,12 +26,12 @@ REFUSED = {"indices", "block_indices"}
 
 def passed_keywords() -> set[str]:
     """All keywords that any model of this transformers version passes to its attention function by name."""
-    found: set[str] = set()
+    keywords: set[str] = set()
     for file in (Path(transformers.__file__).parent / "models").glob("*/modeling_*.py"):
         for rest in file.read_text(encoding="utf-8").split("= attention_interface(")[1:]:
             call: Any = ast.parse(f"f({rest[: closing_bracket(rest)]})", mode="eval").body
-            found |= {keyword.arg for keyword in call.keywords if keyword.arg}
-    return found
+            keywords |= {keyword.arg for keyword in call.keywords if keyword.arg}
+    return keywords
 
 
 def closing_bracket(text: str) -> int:

@@ -39,9 +39,9 @@ def listen_only(network: nn.Module, **inputs: Any) -> tuple[list[AttentionCall],
     calls: list[AttentionCall] = []
     with tap(network) as t:
         t.listen(calls.append)
-        found = main_output(network(**inputs))
+        output = main_output(network(**inputs))
     assert calls  # or every loop over them would pass
-    return calls, found
+    return calls, output
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
@@ -81,8 +81,8 @@ def test_padding_is_invisible(build: Any, side: str) -> None:
         visible = call.visible(torch.arange(LENGTH))
         assert not visible[0, :, :, kept[0] == 0].any()
         for row in range(len(ids)):
-            found, wanted = call.weights()[row], oracle["self", call.layer][row]
-            torch.testing.assert_close(found[:, kept[row] == 1], wanted[:, kept[row] == 1], atol=5e-6, rtol=0)
+            weights, wanted = call.weights()[row], oracle["self", call.layer][row]
+            torch.testing.assert_close(weights[:, kept[row] == 1], wanted[:, kept[row] == 1], atol=5e-6, rtol=0)
 
 
 def test_padding_of_an_encoder_is_invisible_to_the_decoder() -> None:
@@ -105,16 +105,16 @@ def test_cached_steps_see_what_one_pass_sees(build: Any, steps: tuple[int, ...])
     whole, logits = listen_only(network, input_ids=ids)
     cache, done = DynamicCache(config=network.config), 0
     for step in steps:
-        calls, found = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
-        torch.testing.assert_close(found, logits[:, done : done + step], atol=2e-5, rtol=0)
+        calls, output = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
+        torch.testing.assert_close(output, logits[:, done : done + step], atol=2e-5, rtol=0)
         for call, full in zip(calls, whole, strict=True):
             assert call.query.shape[-2] == step
             assert (call.layer, call.name) == (full.layer, full.name)
             rows = torch.arange(step)
-            found_rows, wanted = call.weights()[:, :, rows], full.weights()[:, :, done + rows]
+            weights, wanted = call.weights()[:, :, rows], full.weights()[:, :, done + rows]
             seen = call.key.shape[-2]  # a window's cache drops the oldest keys
             wanted = wanted[..., done + step - seen : done + step]
-            torch.testing.assert_close(found_rows, wanted, atol=5e-6, rtol=0)
+            torch.testing.assert_close(weights, wanted, atol=5e-6, rtol=0)
         done += step
 
 
@@ -124,8 +124,8 @@ def test_a_static_cache_is_longer_than_its_text(build: Any) -> None:
     whole, logits = listen_only(network, input_ids=ids)
     cache, done = StaticCache(config=network.config, max_cache_len=32), 0
     for step in (LENGTH - 2, 1, 1):
-        calls, found = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
-        torch.testing.assert_close(found, logits[:, done : done + step], atol=2e-5, rtol=0)
+        calls, output = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
+        torch.testing.assert_close(output, logits[:, done : done + step], atol=2e-5, rtol=0)
         for call, full in zip(calls, whole, strict=True):
             if call.window is not None:
                 continue  # its keys are stored in another order
@@ -144,9 +144,9 @@ def test_generation_is_the_same_and_every_step_is_heard() -> None:
         with tap(network) as t:
             t.check(**inputs, **({"decoder_input_ids": tokens(3)[:1]} if network.config.is_encoder_decoder else {}))
             t.listen(lambda call: heard.append((call.name, call.layer, call.query.shape[-2])))  # noqa: B023
-            found = network.generate(**inputs, **settings)
+            generated = network.generate(**inputs, **settings)
             layers = t.layers
-        assert torch.equal(found, wanted)
+        assert torch.equal(generated, wanted)
         last = [name for name, _, queries in heard[-len(layers) :] if queries == 1]
         assert last
         assert {name for name, _, _ in heard} == set(layers)

@@ -152,8 +152,8 @@ def test_the_rule_and_the_documents_tell_one_coverage() -> None:
     docs = Path(__file__).parents[3] / "docs" / "explanation"
     words = "90 to 93 % of cases from 8 windows and 91 to 92 % from 6, but in 84 to 87 % from 4 and 49 % from 2"
     assert words in rule(0.95)
-    told = " ".join((docs / "comparing.md").read_text(encoding="utf-8").split())
-    assert "90 to 93 % from 8 windows, 91 to 92 % from 6, 84 to 87 % from 4 and 49 % from 2" in told
+    text = " ".join((docs / "comparing.md").read_text(encoding="utf-8").split())
+    assert "90 to 93 % from 8 windows, 91 to 92 % from 6, 84 to 87 % from 4 and 49 % from 2" in text
     lines = (docs / "intervals.md").read_text(encoding="utf-8").splitlines()
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in lines if line.count("|") == 11}
     for place, windows in enumerate(rows["windows"]):

@@ -21,8 +21,8 @@ def test_angles_between_points_around_the_line() -> None:
     want = torch.tensor([0.0, 90, 200, 300]).double().deg2rad()
     flat = torch.stack([want.cos(), want.sin()], -1) * torch.tensor([[1.0], [1e-6], [3], [0.2]])
     points = torch.cat([flat, torch.tensor([[5.0], [-1], [0], [1e-7]])], -1)
-    found = azimuths(points, torch.tensor([0, 0, 3.0]).double())
-    steps = (found - found[0]).remainder(360)
+    angles = azimuths(points, torch.tensor([0, 0, 3.0]).double())
+    steps = (angles - angles[0]).remainder(360)
     mirrored = (-steps).remainder(360)
     right = want.rad2deg()
     assert torch.allclose(steps, right, atol=1e-6) or torch.allclose(mirrored, right, atol=1e-6)
@@ -32,10 +32,10 @@ def test_angles_do_not_depend_on_the_axes() -> None:
     points = torch.randn(30, 8, generator=torch.Generator().manual_seed(2)).double()
     centre = points[:5].sum(0, keepdim=True)
     both = turned(torch.cat([points, centre]))
-    found = azimuths(points, centre[0])
-    torch.testing.assert_close(azimuths(both[:-1], both[-1]), found)
-    assert bool(((found >= 0) & (found < 360)).all())
-    assert found.std() > 20
+    angles = azimuths(points, centre[0])
+    torch.testing.assert_close(azimuths(both[:-1], both[-1]), angles)
+    assert bool(((angles >= 0) & (angles < 360)).all())
+    assert angles.std() > 20
 
 
 @pytest.mark.parametrize(
@@ -47,8 +47,8 @@ def test_angles_do_not_depend_on_the_axes() -> None:
     ],
 )
 def test_angles_of_points_without_a_plane(points: list[list[float]], want: list[float]) -> None:
-    found = azimuths(torch.tensor(points).double(), torch.tensor([3.0, 0, 0]).double())
-    torch.testing.assert_close(found, torch.tensor(want).double(), atol=1e-6, rtol=0)
+    angles = azimuths(torch.tensor(points).double(), torch.tensor([3.0, 0, 0]).double())
+    torch.testing.assert_close(angles, torch.tensor(want).double(), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -56,9 +56,9 @@ def test_points_on_the_line_have_angle_zero_among_others(seed: int) -> None:
     points = torch.randn(12, 6, generator=torch.Generator().manual_seed(seed)).double()
     centre = points[:4].sum(0)
     points[4:8] = torch.tensor([[0.7], [-1.3], [1e-9], [0]]) * centre
-    found = azimuths(points, centre)
-    assert found[4:8].tolist() == [0] * 4
-    assert found[[0, 1, 2, 3, 8, 9, 10, 11]].unique().numel() == 8
+    angles = azimuths(points, centre)
+    assert angles[4:8].tolist() == [0] * 4
+    assert angles[[0, 1, 2, 3, 8, 9, 10, 11]].unique().numel() == 8
 
 
 @pytest.mark.parametrize("seed", range(8))

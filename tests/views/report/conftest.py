@@ -27,13 +27,13 @@ def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
 
 
 @pytest.fixture(scope="session")
-def found() -> Report:
+def report() -> Report:
     return made_up()
 
 
 @pytest.fixture(scope="session")
-def file(found: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return made.page_file(found, tmp_path_factory.mktemp("page"))
+def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.page_file(report, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(scope="session")
@@ -49,5 +49,5 @@ def seen(opened: Opened) -> Seen:
 
 
 @pytest.fixture(scope="module")
-def text(found: Report) -> str:
-    return report_page(found)
+def text(report: Report) -> str:
+    return report_page(report)

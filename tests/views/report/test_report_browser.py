@@ -104,7 +104,7 @@ def test_hostile_text_stays_text(shared: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_without_scripts_the_text_is_there(opened: Opened, found: Report) -> None:
+def test_without_scripts_the_text_is_there(opened: Opened, report: Report) -> None:
     page = opened(java_script_enabled=False).page
     assert page.locator(".without-script").is_visible()
     assert not page.locator("#map").is_visible()

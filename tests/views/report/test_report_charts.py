@@ -161,8 +161,8 @@ ODD: dict[str, Callable[[], Report]] = {
 }
 
 
-def _emptied(found: pl.DataFrame) -> pl.DataFrame:
-    return found.with_columns(pl.lit(None, pl.Float64).alias(name) for name in found.columns[3:])
+def _emptied(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.lit(None, pl.Float64).alias(name) for name in frame.columns[3:])
 
 
 @pytest.mark.quick(1)

@@ -16,8 +16,8 @@ NASTY = "<script>document.title='x'</script>" + "very" * 40
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = made.comparison(text={"name": NASTY, "characters": 5}, skipped=[NASTY])
-    return made.page_file(found, tmp_path_factory.mktemp("page"))
+    comparison = made.comparison(text={"name": NASTY, "characters": 5}, skipped=[NASTY])
+    return made.page_file(comparison, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(params=["light", "dark"])

@@ -23,8 +23,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def widths(seen: Seen, place: str) -> list[float]:
-    found: list[float] = seen.page.locator(place).evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
-    return found
+    pixels: list[float] = seen.page.locator(place).evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+    return pixels
 
 
 @pytest.mark.slow
