@@ -95,15 +95,6 @@ def test_an_encoder_is_refused(
     assert "is an encoder: capacity needs a causal language model" in capsys.readouterr().err
 
 
-def test_figures_that_cannot_be_written_are_told_before_the_work(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "pictures").write_text("")
-    assert run_main(monkeypatch, "capacity", "--figures", "pictures") == 2
-    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
-    assert asked == {}
-
-
 @pytest.mark.slow
 def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     out, pictures = tmp_path / "out", tmp_path / "pictures"

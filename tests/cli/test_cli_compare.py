@@ -92,15 +92,6 @@ def test_an_encoder_is_refused(
     assert "is an encoder: comparing normalizers needs a causal language model" in capsys.readouterr().err
 
 
-def test_figures_that_cannot_be_written_are_told_before_the_work(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "pictures").write_text("")
-    assert run_main(monkeypatch, "compare", "--figures", "pictures") == 2
-    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
-    assert asked == {}
-
-
 def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     quick = ["--with", "sparsemax", "--length", "32", "--windows", "2", "--needle-lengths", "32", "--prompts", "1"]

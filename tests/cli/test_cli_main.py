@@ -7,10 +7,11 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
-from cli_runs import COMMANDS, command_of, run, run_main, run_python
+from cli_runs import COMMANDS, command_of, run, run_main, run_python, stand_in
 
 from abbe import AbbeError, cli, models, normalizers, results, studies
 
@@ -127,7 +128,7 @@ def test_stopped(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert output.err == f"abbe: stopped; {ON.get(command, 'nothing was kept, the same command starts again')}\n"
 
 
-def test_a_real_signal_is_told_the_same_way() -> None:
+def test_a_real_signal_is_reported_the_same_way() -> None:
     code = """
 import os, signal, sys, time
 from abbe import studies
@@ -218,3 +219,14 @@ def test_an_unknown_command_gets_a_suggestion() -> None:
     assert result.exit_code == 2
     assert "report" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("study", ["report", "compare", "capacity"])
+def test_figures_that_cannot_be_written_are_refused_before_the_work(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests = stand_in(monkeypatch, study, {})
+    (tmp_path / "pictures").write_text("")
+    assert run_main(monkeypatch, study, "--figures", "pictures") == 2
+    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
+    assert requests == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import PLACED, run, run_main, stand_in
+from cli_runs import PLACED, run, stand_in
 
 from abbe import open_run
 
@@ -70,15 +70,6 @@ def test_the_page_is_opened_only_when_asked(
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     result = run("report", "--open")
     assert (result.exit_code, result.stderr) == (0, "abbe: no browser was found: open the page yourself\n")
-
-
-def test_figures_that_cannot_be_written_are_told_before_the_work(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "pictures").write_text("")
-    assert run_main(monkeypatch, "report", "--figures", "pictures") == 2
-    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
-    assert asked == {}
 
 
 def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:

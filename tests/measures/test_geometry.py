@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inside import fused_geometry, reference_geometry, row_geometry
 from plain import least_gap, plain_geometry
-from row_cases import as_type, changed, nasty_rows, random_rows, seeded
+from row_cases import as_type, changed, masked_and_absent, nasty_rows, random_rows, seeded
 from torch import Tensor
 
 from abbe import AbbeError, bounds
@@ -253,13 +253,7 @@ def test_order_of_the_keys_does_not_matter(seed: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_masked_key_is_an_absent_key(dtype: torch.dtype, kernels: None) -> None:
     """Also with other vectors at invisible keys; controls, too, as the draws go over the visible keys in order."""
-    rows = random_rows(8, heads=3, queries=5, keys=30, mask="all")
-    kept = torch.arange(30) % 3 != 1
-    logits = rows.logits.masked_fill(~kept, -math.inf)
-    weights = torch.softmax(logits, -1)
-    garbage = torch.where(kept[:, None], rows.vectors, 1e3 * torch.randn(3, 30, 5, generator=seeded(1)).double())
-    masked = as_type(Rows(logits, weights, garbage, softmax=True), dtype)
-    absent = as_type(Rows(logits[..., kept], weights[..., kept], rows.vectors[:, kept], softmax=True), dtype)
+    masked, absent = masked_and_absent(8, dtype)
     close = 1e-10 if dtype == torch.float64 else 1e-5
     one, other = readings(masked)[1], readings(absent)[1]
     for name, reading in one.items():
