@@ -69,7 +69,7 @@ def test_a_refuted_statement_is_refuted_again_at_every_seed(name: str, seed: int
     assert re.search(r": measured [-\d.e+]+ > bound [-\d.e+]+$", verdict.counterexample)
 
 
-def test_order_is_as_asked_and_progress_is_told() -> None:
+def test_order_is_as_asked_and_progress_is_reported() -> None:
     names: list[str] = []
     verdicts = verify(["spectral", "vanishing"], 20, progress=names.append)
     assert [verdict.name for verdict in verdicts] == names == ["spectral", "vanishing"]
@@ -272,7 +272,7 @@ def test_one_nan_among_many_draws_is_an_error(monkeypatch: pytest.MonkeyPatch) -
         verdict_on(monkeypatch, dataclasses.replace(STATEMENTS["spectral"], bound=bound))
 
 
-def test_mistakes_are_told_in_one_line() -> None:
+def test_mistakes_are_reported_in_one_line() -> None:
     with pytest.raises(abbe.AbbeError, match=r"^unknown statement 'spectrl'\. Did you mean 'spectral'\?$"):
         verify(["spectral", "spectrl"])
     with pytest.raises(abbe.AbbeError) as caught:

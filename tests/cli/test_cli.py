@@ -173,7 +173,7 @@ def test_quiet_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert (tmp_path / "page.html").is_file()
 
 
-def test_a_bad_page_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_bad_page_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
     monkeypatch.setattr(studies, "verify", lambda *args: asked.append(args) or [made_up()])
     assert run_main(monkeypatch, "verify", "--html", tmp_path / "no" / "page.html") == 2

@@ -54,7 +54,7 @@ def test_quiet_is_the_path_of_the_page(folder: Path, book: Path, tmp_path: Path)
     assert (result.stdout, result.stderr) == (f"{out / 'reproduce.html'}\n", "")
 
 
-def test_interrupt_is_told_in_one_line(
+def test_interrupt_is_reported_in_one_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:

@@ -73,7 +73,7 @@ def test_the_fingerprint_tells_texts_apart(first: str, second: str) -> None:
         (b"ok\nline two \xe9", r"not UTF-8 \(byte 0xe9 at position 12, line 2\)"),
     ],
 )
-def test_bad_files_are_told_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_bad_files_are_reported_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
     with pytest.raises(AbbeError, match=message) as error:

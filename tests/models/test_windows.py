@@ -189,7 +189,7 @@ def test_a_text_far_longer_than_the_context() -> None:
         ({"tokenizer": object()}, "tokenizer object cannot give character spans"),
     ],
 )
-def test_mistakes_are_told_in_one_line(changes: dict[str, Any], message: str) -> None:
+def test_mistakes_are_reported_in_one_line(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(AbbeError, match=message) as error:
         cut(**changes)
     assert "\n" not in str(error.value)

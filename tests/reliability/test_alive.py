@@ -97,7 +97,7 @@ def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path: Path, claim: P
         assert worker.claim("windows/16-0")
 
 
-def test_who_lost_its_claim_does_not_take_away_that_of_another(tmp_path: Path, claim: Path) -> None:
+def test_a_worker_that_lost_its_claim_leaves_the_claim_of_another(tmp_path: Path, claim: Path) -> None:
     with Alive(tmp_path) as worker:
         assert worker.claim("windows/16-0")
         left_by(claim)  # it was away for long, and another has taken over

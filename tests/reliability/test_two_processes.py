@@ -1,4 +1,4 @@
-"""Two commands in one folder at the same time: the second is told who holds it."""
+"""Two commands in one folder at the same time: the second gets an error that says who holds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Whole = Callable[[str], Path]
 @pytest.mark.parametrize(
     "study", ["diagnose", *(pytest.param(study, marks=pytest.mark.slow) for study in STUDIES if study != "diagnose")]
 )
-def test_the_second_is_told_who_holds_it(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+def test_the_second_learns_who_holds_it(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = abbe_commands.of(study, folder, "--quiet")
     first = abbe_commands.start(command, {"signal": signal.SIGSTOP, "at": 3, "moment": "half"})

@@ -141,7 +141,7 @@ def test_seed_decides() -> None:
 
 
 def planted(shift: int) -> LoadedModel:
-    """In layer 0 query i looks at key i - shift, or at key 0 if there is none; in layer 1 at all keys alike."""
+    """In layer 0 query i looks at key i - shift, or at key 0 if there is none; in layer 1 at all keys equally."""
     config = transformers.GPT2Config(
         vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=1, bos_token_id=0, eos_token_id=0
     )

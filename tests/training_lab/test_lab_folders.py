@@ -1,4 +1,4 @@
-"""Experiments as folders: stopped is as uninterrupted, damage is made good, others are refused, no worker stays."""
+"""Experiments as folders: resumed equals uninterrupted, damage is repaired, others are refused, no worker is left."""
 
 from __future__ import annotations
 

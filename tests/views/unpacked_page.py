@@ -1,4 +1,4 @@
-"""What the page of a report holds, read by another way than the page's own."""
+"""What the page of a report holds, read independently of the page's script."""
 
 from __future__ import annotations
 

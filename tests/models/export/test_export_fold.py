@@ -49,7 +49,7 @@ def built(name: str) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def folded_error(network: Any, what: str, inputs: dict[str, Any]) -> float:
-    """Of the folded model against the swapped one; the network is as before in the end."""
+    """The folded model against the swapped one; afterwards the network is as before."""
     factors = plan_scales(plan(network, what))
     assert factors is not None
     before = {name: value.clone() for name, value in network.state_dict().items()}

@@ -177,7 +177,7 @@ def test_an_interrupt_leaves_nothing_and_the_next_pull_works(smollm2: Path) -> N
     assert is_pulled(pull("smollm2").name)
 
 
-def test_no_room_is_told_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_is_reported_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
     monkeypatch.setattr(_pull_fetch.subprocess, "run", lambda *args, **more: pytest.fail("downloaded"))
     assert "the disk is full" in failure("smollm2")

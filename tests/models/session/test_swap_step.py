@@ -1,4 +1,4 @@
-"""One token of a generation by one kernel: what the longer way and a dense second implementation give, or not taken."""
+"""One generation step by one kernel: the numbers of the longer way and of a dense second implementation."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_a_normalizer_from_elsewhere_sees_its_logits(steps: list[str]) -> None:
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
-def test_who_listens_to_a_normalizer_hears_every_step(register: str, steps: list[str]) -> None:
+def test_hooks_of_a_normalizer_see_every_step(register: str, steps: list[str]) -> None:
     made, heard = normalizer("softmax"), []
     hook = getattr(made, register)(lambda *_: heard.append(1))
     attend(made, states(50))

@@ -254,7 +254,7 @@ def test_fine_tuning_moves_the_parameters_of_the_swap_and_nothing_else(monkeypat
 @pytest.mark.parametrize(
     "spec", ["sparsemax", {"layers.1.heads.0,2": "topk:k=3", "layers.0.heads.1": "entmax:alpha=1.5"}]
 )
-def test_errors_and_zeros_are_told_for_every_stage(spec: Any) -> None:
+def test_errors_and_zeros_are_reported_for_every_stage(spec: Any) -> None:
     """Those of the fine-tuned stage against its normalizers by hand, on the rows of the original model."""
     calibration, fitted = calibrate(spec, finetune=12), calibrate(spec)
     before_tuning = ["error_before", "error_after", "zeros_before", "zeros_after"]

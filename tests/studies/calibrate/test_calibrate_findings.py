@@ -113,7 +113,7 @@ def test_sentences_about_outputs_and_zeros() -> None:
     assert len(calibration_findings((), heads_with_zeros([0.05, 0.9], [0.0, 0.5]), {"t"}, 3, 0.95)) == 1
 
 
-def test_after_fine_tuning_its_errors_and_zeros_are_told() -> None:
+def test_after_fine_tuning_its_errors_and_zeros_are_reported() -> None:
     heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5], tuned=[0.3, 0.001])
     outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3, 0.95)
     assert outputs.sentence.endswith("after the swap, 5 % calibrated, 30 % fine-tuned.")

@@ -224,7 +224,7 @@ def cells(*shares: list[float]) -> dict[tuple[int, str], list[float]]:
     return dict(zip([(length, way) for length in (64, 128) for way in WAYS], shares, strict=True))
 
 
-def test_the_cell_that_is_told_was_decided_beforehand() -> None:
+def test_the_cell_that_is_reported_was_decided_beforehand() -> None:
     topics = by_topic(cells(MIXED, MIXED, MIXED, UP))
     assert topics["geometry and function"].sentence.startswith("Geometry and function go together here")
     assert (topics["geometry and function"].numbers["length"], topics["geometry and function"].numbers["way"]) == (
@@ -238,7 +238,7 @@ def test_the_cell_that_is_told_was_decided_beforehand() -> None:
     assert "layer 5 needs most: 36 keys (36 to 36) for a rise of at most 0.17 %" in topics["layers"].sentence
 
 
-def test_the_other_cells_are_counted_and_chance_is_told() -> None:
+def test_the_other_cells_are_counted_and_chance_is_reported() -> None:
     entry = by_topic(cells(UP, DOWN, MIXED, UP))["geometry over lengths and ways"]
     assert entry.sentence == (
         "Of 4 pairs of way and length, 3 show such a relation (more keys with higher separability in 2, fewer in 1). "

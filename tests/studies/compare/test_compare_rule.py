@@ -85,7 +85,7 @@ def test_the_allowed_loss_is_one_percent() -> None:
     assert judge(table(edge=FEWER | {"loss_rise_high": 0.01}), 8, 0.95)[0]["helps"][0]
 
 
-def test_telling_more_apart_is_told_but_is_no_reason() -> None:
+def test_more_separability_is_reported_but_is_no_reason() -> None:
     judged, finding = judge(table(sparse=SPARSE), 8, 0.95)
     assert judged["separates"][0]
     assert not judged["helps"][0]
@@ -164,7 +164,7 @@ def test_the_rule_and_the_documents_tell_one_coverage() -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("windows", "expected"), COVERAGE.items())
-def test_the_coverage_that_is_told_was_measured(windows: int, expected: tuple[float, float]) -> None:
+def test_the_coverage_that_is_reported_was_measured(windows: int, expected: tuple[float, float]) -> None:
     """By many means of skewed and of normal numbers, within the noise."""
     generator = np.random.default_rng(windows)
     skewed = np.exp(0.5 * generator.normal(size=(windows, 4000))) - math.exp(0.125)

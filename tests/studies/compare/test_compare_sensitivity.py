@@ -260,7 +260,7 @@ def test_normalizers_that_jump_are_marked(line: str, jumps: bool) -> None:
     assert row(comparison, "baseline")["jumps"] is False
 
 
-def test_theory_is_told_where_there_is_one() -> None:
+def test_theory_is_reported_where_there_is_one() -> None:
     expected = abbe.bounds.sensitivity_at_equal_selectivity("entmax15", 512)
     assert theory("entmax:alpha=1.5", 512) == pytest.approx(float(expected))
     assert theory("topk:k=32", 512) is None

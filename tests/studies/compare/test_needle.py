@@ -193,7 +193,7 @@ def test_batches_hold_one_length_and_all_prompts_in_order(prompts: list[Prompt])
     assert sum(seen) == 7
 
 
-def test_what_cannot_be_made_is_told() -> None:
+def test_what_cannot_be_made_is_reported() -> None:
     made = maker(Text("short", " ".join(WORDS[:30])))
     all_prompts = made.make((4, 128, 4000), 1)
     assert {(prompt.kind, prompt.length) for prompt in all_prompts} == {("key-value", 128)}
@@ -243,7 +243,7 @@ def test_words_that_the_text_has_once_are_taken_when_there_are_no_more() -> None
     assert len(words_of(all_prompts)) > 5
 
 
-def test_too_few_words_in_the_text_are_told_and_the_vocabulary_is_taken() -> None:
+def test_too_few_words_in_the_text_are_reported_and_the_vocabulary_is_taken() -> None:
     made = maker(Text("bare", " ".join(WORDS[:10] * 20)))
     all_prompts = made.make((64,), 1)
     why = "words of the whole vocabulary, because only 10 of them stand in bare as whole words"

@@ -57,7 +57,7 @@ def test_pieces_under_a_swap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float((whole - own).abs().max()) > 0.01
 
 
-def test_windows_are_told_as_they_are_done() -> None:
+def test_windows_are_reported_as_they_are_done() -> None:
     model, windows_done = tiny_runs.model(), []
     cut = windows(tiny_runs.TEXT, [12], 3, 0, tokenizer=model.tokenizer)
     assert window_losses(model, cut, windows_done.append).shape == (3,)

@@ -138,7 +138,7 @@ def test_more_surroundings_are_taken_until_the_tokens_are_the_same() -> None:
     assert recorder.given > 4020 + len(content)  # the second try had the whole text
 
 
-def test_another_text_is_told() -> None:
+def test_another_text_is_reported() -> None:
     window = windows("one text of some words", [8], 1, 0, tokenizer=BYTE)[0]
     with pytest.raises(AbbeError, match=r"other does not hold window 0 of 8 tokens: another text\?"):
         token_texts(BYTE, Text("other", "x" * 40), window)

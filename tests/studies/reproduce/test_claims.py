@@ -169,7 +169,7 @@ def test_critical_growth_is_not_judged_where_tests_reject() -> None:
 
 @pytest.mark.parametrize(("heads", "answer"), [(4, "cannot be judged"), (5, "holds")])
 def test_critical_share_needs_heads(heads: int, answer: str) -> None:
-    """With four heads not even two groups apart are told apart at level 0.01."""
+    """With four heads not even two disjoint groups differ at level 0.01."""
     verdict = critical({length: (0.06 * length, None) for length in LENGTHS}, heads)
     assert verdict["critical N"].answer == answer
 

@@ -266,7 +266,7 @@ def test_layers_of_different_width(opened: Opened, tmp_path: Path) -> None:
     seen.quiet()
 
 
-def test_broken_data_is_told(opened: Opened, file: Path, tmp_path: Path) -> None:
+def test_broken_data_is_reported(opened: Opened, file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     text = file.read_text(encoding="utf-8")
     broken.write_text(re.sub(r'(id="table-data">)[^<]{40}', r"\1AAAA", text), encoding="utf-8")

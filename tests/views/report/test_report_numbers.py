@@ -190,7 +190,7 @@ def test_many_heads_are_thinned_and_said_so() -> None:
     assert {0, heads - 1} <= shown
 
 
-def test_a_missing_number_is_not_told_as_zero(specs: dict[ThemeName, dict[str, Any]]) -> None:
+def test_a_missing_number_is_not_shown_as_zero(specs: dict[ThemeName, dict[str, Any]]) -> None:
     """A format would write null as 0: what may be missing is put into words first."""
     names, seen = ("sizes", "lengths", "growth", "gradient"), set()
     for name in names:

@@ -120,7 +120,7 @@ def test_the_same_report_gives_the_same_page() -> None:
 # -- Its text ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_found_is_told_without_scripts(page: Page) -> None:
+def test_findings_are_shown_without_scripts(page: Page) -> None:
     words = [
         "How selective is the attention of gpt2-like?",
         "6 heads in 2 layers, windows of 64, 256 and 1,024 tokens",

@@ -81,7 +81,7 @@ def test_every_figure_is_there_in_both_themes_with_its_data_once(page: Page) -> 
         assert f"Figure {name}." in page.text
 
 
-def test_what_was_measured_is_told(page: Page) -> None:
+def test_what_was_measured_is_reported(page: Page) -> None:
     for words in (
         "gpt2-like, 6 layers, 8 heads, 512 wide", "War and Peace, 3,200,000 characters", "48", "within 3.1e-06",
         "32, 64, 128, 256, 512, 1024 tokens, 8 of each length", "2 of 5 statements hold, 2 do not, 1 cannot be judged.",

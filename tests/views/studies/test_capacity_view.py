@@ -95,7 +95,7 @@ def test_the_table_holds_every_row() -> None:
         assert finding.sentence[:30] in shown
 
 
-def test_growth_of_the_model_and_of_its_layers_are_told_apart() -> None:
+def test_growth_of_the_model_and_of_its_layers_are_distinguished() -> None:
     capacity = made_up(settings_of())
     growth, of_layers = printed(capacity).split("Growth, N* ~ L^g")[1].split("Each layer alone, deletion")
     assert growth.count("deletion") == growth.count("renormalised") == 2
