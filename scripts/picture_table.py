@@ -52,6 +52,7 @@ RUNS = {
         ),
         "40 s",
     ),
+    "verify": Run(("abbe verify --figures {here}",), "1 min"),
     "reproduce": Run(("abbe reproduce --out {here}",), "2 min"),
     "lab": Run(
         ("abbe train temperature --with softmax --with sparsemax --optimizer sgd --optimizer adamw --out {here}",),
@@ -86,5 +87,6 @@ PICTURES = (
     *(Picture(f"example-{name}.svg", name, file_of(f"{name}.svg")) for name in EXAMPLES),
     Picture("sparse_attention.svg", None, sparse_attention, "benchmarks/sparse_attention.jsonl"),
     Picture("embedded_loss.svg", None, curve_of_the_card, "src/abbe/embedded/MODEL_CARD.md"),
+    Picture("verify.svg", "verify", file_of("verify.svg")),
     Picture("equal_selectivity.svg", None, equal_selectivity, "nothing: a formula"),
 )

@@ -207,7 +207,7 @@ NAMES = {
     "abbe.views._report.charts_table": "FAINT_HEADS",
     "abbe.views._report.figures": "ball_data figures telling_ball telling_head",
     "abbe.views._report.page": "measured_line report_SCRIPTS=SCRIPTS report_facts=facts",
-    "abbe.views._reproduce.figures": "drawings for_xml",
+    "abbe.views._shared.drawings": "drawings for_xml",
     "abbe.views._reproduce.page": "count reproduce_facts=facts",
     "abbe.views._reproduce.words": "WORDS settings_line",
     "abbe.views._shared.data": "both_themes packed packed_table plain_value",

@@ -243,6 +243,16 @@ def test_draws_grow_with_trials() -> None:
     assert one.holds
 
 
+@pytest.mark.parametrize("name", ["entropy-deficit", "theorem-2-lower", "theorem-1-random-paper"])
+def test_typical_is_the_median_of_the_random_draws(name: str) -> None:
+    statement, generator = STATEMENTS[name], torch.Generator().manual_seed(5)
+    points = [statement.sampler(generator, FEW // len(statement.sizes), sizes) for sizes in statement.sizes]
+    ratios = sorted(float(ratio) for point in points for ratio in statement.ratio(point))
+    (verdict,) = verify([name], FEW, seed=5)
+    assert verdict.typical == ratios[(len(ratios) - 1) // 2]
+    assert verdict.typical <= verdict.worst
+
+
 def test_the_number_of_threads_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     before = torch.get_num_threads()
     verify(["spectral"], 5)

@@ -46,7 +46,7 @@ def test_a_table_and_exit_code_0() -> None:
 def test_a_narrow_table_cuts_no_number() -> None:
     result = run("verify", "spectral", "expected-distance-ceiling", "--trials", "2000", columns=80)
     (line,) = [line for line in result.stdout.splitlines() if line.strip().startswith("spectral ")]
-    assert re.search(r"\d,\d{3}\b", line)
+    assert re.search(r" 0\.\d{3} +[01]\.\d{6} ", line)
     assert "…" not in re.sub(r"expected-distance\S*|this \S*", "", result.stdout)
 
 
@@ -136,6 +136,19 @@ def test_html_is_self_contained(tmp_path: Path) -> None:
         assert name in read.text
     (refuted,) = verify(["spectral-paper"], 60)
     assert refuted.counterexample in read.text
+
+
+def test_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    answering(monkeypatch, made_up())
+    folder = tmp_path / "figures"
+    result = run("verify", "--figures", str(folder))
+    assert (result.exit_code, result.stderr) == (0, f"wrote {folder}\n")
+    assert sorted(path.name for path in folder.iterdir()) == [
+        f"verify{theme}.{ending}" for theme in ("-dark", "") for ending in ("png", "svg")
+    ]
+    assert "spectral" in (folder / "verify.svg").read_text(encoding="utf-8")
+    (tmp_path / "file").touch()
+    assert run_main(monkeypatch, "verify", "--figures", tmp_path / "file") == 2
 
 
 def test_html_goes_with_json(tmp_path: Path) -> None:

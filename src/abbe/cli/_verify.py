@@ -10,13 +10,14 @@ import typer
 
 from .._lazy import need
 from . import _complete
-from ._options import Debug, Opened, check_file, json_option, output, quiet_option
+from ._options import Debug, Figures, Opened, check_drawing, check_file, json_option, output, quiet_option
 from ._shown import open_in_browser, print_json
 
 EXAMPLES = (
     "abbe verify",
     "abbe verify spectral spectral-paper --trials 20000",
     "abbe verify --html theory.html --open",
+    "abbe verify --figures figures",
     "abbe verify --list",
 )
 
@@ -32,6 +33,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     listing: Annotated[bool, typer.Option("--list", help="Only list the statements.")] = False,
     html: Annotated[Path | None, output("Also write the table as one offline page.")] = None,
+    figures: Figures = None,
     opened: Opened = False,
     as_json: Annotated[bool, json_option("Print a JSON object instead of a table.")] = False,
     quiet: Annotated[bool, quiet_option("No progress bar; only a one-line summary.")] = False,
@@ -48,6 +50,7 @@ def verify(
     if html is not None:
         need("abbe verify --html", "report")
         check_file("--html", html)
+    check_drawing("abbe verify", figures, opened)
     from .. import studies
     from ..bounds import catalogue
     from ..studies import watching
@@ -60,6 +63,10 @@ def verify(
         from ..views import verify_page
 
         html.write_text(verify_page(verdicts, trials, seed), encoding="utf-8")
+    if figures is not None:
+        from ..views import save_verify_figures
+
+        save_verify_figures(verdicts, figures)
     if as_json:
         print_json({"trials": trials, "seed": seed, "verdicts": [asdict(verdict) for verdict in verdicts]})
     elif quiet:
@@ -68,8 +75,10 @@ def verify(
         from rich.console import Console
 
         Console().print(verify_table(verdicts))
-    if html is not None and not quiet:
-        typer.echo(f"wrote {html}", err=True)
+    if not quiet:
+        for path in (html, figures):
+            if path is not None:
+                typer.echo(f"wrote {path}", err=True)
     if html is not None and opened:
         open_in_browser(html)
     raise typer.Exit(0 if all(verdict.expected for verdict in verdicts) else 1)

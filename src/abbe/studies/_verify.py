@@ -35,7 +35,8 @@ class Verdict:
         draws: points that were tried.
         worst: the largest ratio seen, measured/bound for an upper bound and bound/measured for a lower one: at most 1
             when it holds, near 1 when it is tight.
-        holds: whether it was at most 1.
+        typical: the median ratio of the random draws: small where the bound says little about ordinary inputs.
+        holds: whether `worst` was at most 1.
         expected: whether that agrees with the status.
         counterexample: where it does not hold; empty where it does.
         seconds: that it took.
@@ -49,6 +50,7 @@ class Verdict:
     tight: bool
     draws: int
     worst: float
+    typical: float
     holds: bool
     expected: bool
     counterexample: str
@@ -67,7 +69,8 @@ def verify(
         progress: called with the name of each statement that was tried.
 
     Returns:
-        A verdict for each: `worst` is small where a bound has room, near 1 where it is tight, larger where it is false.
+        A verdict for each: `worst` is small where a bound has room, near 1 where it is tight, larger where it is false;
+        `typical` is the median over random draws.
 
     Raises:
         AbbeError: a statement is unknown.
@@ -103,9 +106,11 @@ def _try(statement: Statement, trials: int, seed: int) -> Verdict:
     start = time.perf_counter()
     generator = torch.Generator().manual_seed(seed)
     worst, draws, example = 0.0, 0, ""
+    drawn = []
     for sizes in statement.sizes:
         point = statement.sampler(generator, max(1, trials // len(statement.sizes)), sizes)
-        best, tried = _search(statement, point, scale=trials)
+        drawn.append(_checked(statement, statement.ratio(point)))
+        best, tried = _search(statement, point, drawn[-1], scale=trials)
         ratio = statement.ratio(best).detach()
         draws += tried
         top = float(ratio.max())
@@ -116,13 +121,12 @@ def _try(statement: Statement, trials: int, seed: int) -> Verdict:
     expected = holds == (statement.status != "refuted")
     return Verdict(
         statement.name, statement.section, statement.text, statement.source, statement.status, statement.tight,
-        draws, worst, holds, expected, example, time.perf_counter() - start,
+        draws, worst, float(torch.cat(drawn).median()), holds, expected, example, time.perf_counter() - start,
     )  # fmt: skip
 
 
-def _search(statement: Statement, point: Point, scale: int) -> tuple[Point, int]:
-    """The worst points found, and how many were tried."""
-    ratio = _checked(statement, statement.ratio(point))
+def _search(statement: Statement, point: Point, ratio: Tensor, scale: int) -> tuple[Point, int]:
+    """The worst points found, starting from draws with these ratios, and how many points were tried."""
     draws = ratio.numel()
     order = ratio.argsort(descending=True)[:STARTS]
     best = _rows(point, order)
@@ -130,12 +134,9 @@ def _search(statement: Statement, point: Point, scale: int) -> tuple[Point, int]
         return best, draws
     steps = max(20, min(STEPS * scale // 2000, 20 * STEPS))
     half = order.numel() - order.numel() // 2
-    spread_out = torch.linspace(
-        0, ratio.numel() - 1, half
-    ).long()  # not only from the best draws: ascent may stall there
-    return _ascend(statement, _rows(point, torch.cat([order, spread_out])), best, steps), draws + steps * (
-        len(order) + half
-    )
+    spread_out = torch.linspace(0, draws - 1, half).long()  # not only from the best draws: ascent may stall there
+    worst = _ascend(statement, _rows(point, torch.cat([order, spread_out])), best, steps)
+    return worst, draws + steps * (len(order) + half)
 
 
 def _ascend(statement: Statement, start: Point, best: Point, steps: int) -> Point:

@@ -54,6 +54,7 @@ if _typing.TYPE_CHECKING:
     from ._train.page import save_train_figures
     from ._train.table import train_table
     from ._verify import verify_page, verify_summary, verify_table
+    from ._verify_chart import save_verify_figures, verify_chart
     from ._watch.answer import watch_summary
     from ._watch.page import save_watch_figures, watch_page, write_watch_page
     from ._watch.table import watch_table
@@ -92,11 +93,13 @@ __all__ = [
     "save_reports_figures",
     "save_reproduction_figures",
     "save_train_figures",
+    "save_verify_figures",
     "save_watch_figures",
     "summary",
     "train_charts",
     "train_table",
     "trials_table",
+    "verify_chart",
     "verify_page",
     "verify_summary",
     "verify_table",
@@ -122,7 +125,11 @@ _NAMES = {
         "._diff.table": ("diff_table",),
         "._train.table": ("train_table",),
     },
-    "report": {"._shared.charts": ("equal_selectivity_chart",), "._verify": ("verify_page",)},
+    "report": {
+        "._shared.charts": ("equal_selectivity_chart",),
+        "._verify": ("verify_page",),
+        "._verify_chart": ("save_verify_figures", "verify_chart"),
+    },
     "all": {
         "._calibrate.charts": ("calibration_chart",),
         "._calibrate.page": ("save_calibration_figures",),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ._report.charts_growth import growth_chart
 from ._report.charts_map import map_chart
-from ._reproduce.figures import save_drawings
+from ._shared.drawings import save_drawings
 
 if TYPE_CHECKING:
     from ..results import Run

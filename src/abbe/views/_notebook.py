@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -15,8 +13,7 @@ from ._diagnosis import summary
 from ._report.charts_growth import growth_chart
 from ._report.charts_map import map_chart
 from ._report.charts_table import about_lines, of_heads, shown_size
-from ._reproduce.figures import as_svg
-from ._shared.series import Spec
+from ._shared.drawings import svg
 from ._shared.theme import FONT, LIGHT
 
 if TYPE_CHECKING:
@@ -32,8 +29,6 @@ _MAIN = (  # what a first look needs; the table of the run holds all
     "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass",
     "separability", "distance_per_token", "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
 )  # fmt: skip
-_DEFINED = re.compile(r'\bid="([^"]+)"')
-_USED = re.compile(r'(\bid="|url\(#|href="#)([^")]+)(["\)])')
 
 
 def run_html(run: Run) -> str:
@@ -78,21 +73,6 @@ def _about(run: Run) -> str:
 
 def _charts(run: Run) -> str:
     return "\n".join(svg(chart) for chart in (map_chart(run, "light"), growth_chart(run, "light")))
-
-
-def svg(chart: Spec) -> str:
-    """The chart, as wide as there is room."""
-    drawn = _unique_names(as_svg(chart))
-    label = escape(str(chart["description"]))
-    return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
-
-
-def _unique_names(drawn: str) -> str:
-    """Names that no other drawing has, as a notebook holds many, and the same ones each time: Vega counts them on."""
-    order = {name: str(i) for i, name in enumerate(dict.fromkeys(_DEFINED.findall(drawn)))}
-    counted = _USED.sub(lambda use: use[1] + order.get(use[2], use[2]) + use[3], drawn)
-    prefix = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
-    return _USED.sub(lambda use: use[1] + prefix + use[2] + use[3], counted)
 
 
 def _main_measures(run: Run) -> str:

@@ -24,10 +24,11 @@ from ._each.table import reports_rows
 from ._lift.charts import plans_chart
 from ._lift.page import lift_page
 from ._lift.table import lift_tables
-from ._notebook import card, finding_list, report_html, run_html, svg, table_of
+from ._notebook import card, finding_list, report_html, run_html, table_of
 from ._report.page import report_page
 from ._reproduce.figures import specification
 from ._reproduce.page import reproduction_page
+from ._shared.drawings import svg
 from ._shared.page import render
 from ._shared.text_table import TextTable
 from ._train.charts import train_charts

@@ -26,11 +26,26 @@ def sentence(verdict: Verdict) -> str:
 
 
 def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
-    """Every statement with its worst ratio, then every refuted one with the smallest counterexample."""
+    """Every statement with its ratios, then every refuted one with the smallest counterexample.
+
+    Args:
+        verdicts: of `abbe.verify`.
+
+    Returns:
+        What `rich` prints. A ratio above 1 refutes a statement, one near 1 shows that it is tight.
+
+    Examples:
+        >>> from rich.console import Console
+        >>> console = Console(width=100)
+        >>> with console.capture() as printed:
+        ...     console.print(abbe.views.verify_table(abbe.verify("top-mass", trials=20)))
+        >>> "holds, tight" in printed.get()
+        True
+    """
     table = new_table()
     for column in ("statement", "source"):
         table.add_column(column, no_wrap=True)
-    for column in ("draws", "worst"):
+    for column in ("typical", "worst"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     section = ""
@@ -41,7 +56,7 @@ def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
             table.add_row(Text(section, style="bold"))
         words = Text(sentence(verdict) + ("" if verdict.expected else ", UNEXPECTED"), style=_style(verdict))
         source = "ours" if verdict.source == "this project" else "paper"
-        table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.draws:,}", f"{verdict.worst:.6f}", words)
+        table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.typical:.3f}", f"{verdict.worst:.6f}", words)
     parts: list[RenderableType] = [table]
     for verdict in verdicts:
         if not verdict.holds:
@@ -59,7 +74,18 @@ def _style(verdict: Verdict) -> str:
 
 
 def verify_summary(verdicts: Sequence[Verdict]) -> str:
-    """One line: how many hold, how many are refuted, whether that is as the catalogue says."""
+    """One line: how many statements hold, how many are refuted, and whether that is as the catalogue says.
+
+    Args:
+        verdicts: of `abbe.verify`.
+
+    Returns:
+        The sentence; it names every statement whose verdict was not expected.
+
+    Examples:
+        >>> abbe.views.verify_summary(abbe.verify(["top-mass", "theorem-1-root"], trials=100))
+        '1 hold, 1 refuted, all as the catalogue says.'
+    """
     holding = sum(verdict.holds for verdict in verdicts)
     surprises = [verdict.name for verdict in verdicts if not verdict.expected]
     counts = f"{holding} hold, {len(verdicts) - holding} refuted"
@@ -71,10 +97,34 @@ def verify_summary(verdicts: Sequence[Verdict]) -> str:
 
 
 def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
-    """The page of a verification."""
-    from ._shared.page import render  # needs the extra `report`, the table does not
+    """The verdicts as one offline page: the summary, how tight every bound is, a table per section.
 
-    rows = [(verdict, sentence(verdict)) for verdict in verdicts]
-    sections = list(dict.fromkeys(verdict.section for verdict in verdicts))
-    counts = verify_summary(verdicts)
-    return render("verify.html.jinja", rows=rows, sections=sections, summary=counts, trials=trials, seed=seed)
+    Args:
+        verdicts: of `abbe.verify`.
+        trials: random draws per statement, as given to it.
+        seed: as given to it.
+
+    Returns:
+        HTML that loads nothing. A ratio of 1 means that a bound is tight, more that it is false.
+
+    Examples:
+        >>> "1 hold, 0 refuted" in abbe.views.verify_page(abbe.verify("top-mass", trials=20), trials=20, seed=0)
+        True
+    """
+    # These need the extra `report`, the table does not.
+    from markupsafe import Markup
+
+    from ._shared.drawings import svg
+    from ._shared.page import render
+    from ._shared.theme import THEMES
+    from ._verify_chart import verify_chart
+
+    return render(
+        "verify.html.jinja",
+        rows=[(verdict, sentence(verdict)) for verdict in verdicts],
+        sections=list(dict.fromkeys(verdict.section for verdict in verdicts)),
+        charts={theme: Markup(svg(verify_chart(verdicts, theme))) for theme in THEMES},
+        summary=verify_summary(verdicts),
+        trials=trials,
+        seed=seed,
+    )

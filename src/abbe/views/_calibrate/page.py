@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...words.manifest import part_of, text_name
-from .._reproduce.figures import save_drawings
+from .._shared.drawings import save_drawings
 from .._shared.theme import THEMES
 from .._study_page import study_page
 from .charts import calibration_chart

@@ -15,8 +15,8 @@ from ...words.manifest import for_others, model_name, part_of
 from ...words.names import JUMPS
 from ...words.numbers import number
 from .._report.page import numbers_of
-from .._reproduce.figures import save_drawings
 from .._shared.data import both_themes
+from .._shared.drawings import save_drawings
 from .._shared.page import as_json, render, script, vega
 from .._shared.series import Spec
 from .._shared.theme import THEMES, ThemeName

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from markupsafe import Markup
 
-from .._reproduce.figures import save_drawings
+from .._shared.drawings import save_drawings
 from .._shared.theme import THEMES
 from .._study_page import study_page
 from .charts import reports_chart

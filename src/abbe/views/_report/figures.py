@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from ...words.finding import Place
-from .._reproduce.figures import save_drawings
+from .._shared.drawings import save_drawings
 from .._shared.panels import Row, rows_of
 from .._shared.series import Spec
 from .._shared.theme import ThemeName

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from ..._errors import AbbeError
-from .._shared.page import vega_lite_version
 from .._shared.panels import Panel, data, panel
 from .._shared.series import unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
@@ -58,49 +54,6 @@ def specification(figure: Figure, theme: ThemeName) -> dict[str, Any]:
     """The chart as Vega-Lite; not to be changed."""
     chart: dict[str, Any] = figure_chart(figure, theme).to_dict(validate=False)
     return chart
-
-
-def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
-    """PNG at twice the size, and SVG, by file ending: without a browser and without a network."""
-    import vl_convert  # a large library
-
-    svg = as_svg(chart)
-    return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode()}
-
-
-def save_drawings(folder: str | os.PathLike[str], charts: Callable[[ThemeName], Mapping[str, Any]]) -> list[Path]:
-    """All charts as PNG and SVG, light and dark, named by their keys; the files that were written."""
-    target = Path(folder)
-    try:
-        target.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise AbbeError(f"{target} is a file: give a folder for the figures") from None
-    written = []
-    by_theme = {theme: charts(theme) for theme in THEMES}
-    for name in by_theme["light"]:
-        for theme, of_theme in by_theme.items():
-            for ending, drawn in drawings(of_theme[name]).items():
-                written.append(target / f"{name}{'-dark' if theme == 'dark' else ''}.{ending}")
-                written[-1].write_bytes(drawn)
-    return written
-
-
-def as_svg(chart: dict[str, Any]) -> str:
-    import vl_convert
-
-    return vl_convert.vegalite_to_svg(for_xml(chart), vl_version=vega_lite_version())
-
-
-def for_xml(part: Any) -> Any:
-    """The same without characters that XML forbids: at one in some name, the library would end the whole process."""
-    if isinstance(part, str):
-        return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", part)
-    if isinstance(part, dict):
-        return {for_xml(key): for_xml(value) for key, value in part.items()}
-    return [for_xml(value) for value in part] if isinstance(part, list | tuple) else part
-
-
-_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def _nothing(theme: Theme) -> alt.LayerChart:

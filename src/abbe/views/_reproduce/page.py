@@ -13,9 +13,10 @@ import polars as pl
 from ...words.manifest import for_others, model_name, part_of
 from ...words.numbers import duration, number, percent
 from ...words.paper import DRIFT, FIGURES, PAPER_SECONDS
+from .._shared.drawings import save_drawings
 from .._shared.page import as_json, render, script, vega
 from .._shared.theme import THEMES
-from .figures import save_drawings, specification
+from .figures import specification
 from .words import WORDS, settings_line
 
 if TYPE_CHECKING:

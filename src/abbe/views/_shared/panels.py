@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import altair as alt
-import polars as pl
+
+if TYPE_CHECKING:
+    import polars as pl
 
 WIDTH, HEIGHT = 268, 216  # two panels fill the text width of a paper
 Row = dict[str, Any]
@@ -39,7 +41,7 @@ def vectors_of(table: pl.DataFrame) -> list[str]:
 
 
 def of_vectors(table: pl.DataFrame, kind: str) -> list[Row]:
-    return rows_of(table.filter(pl.col("vectors") == kind))
+    return rows_of(table.filter(vectors=kind))
 
 
 def vector_name(kind: str) -> str:

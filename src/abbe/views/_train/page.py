@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._reproduce.figures import save_drawings
+from .._shared.drawings import save_drawings
 from .._shared.theme import THEMES
 from .._study_page import study_page
 from .charts import train_charts

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from ..._files import write_whole
 from ...words.manifest import for_others, model_name
 from ...words.training import Quantity, alert_numbers, alert_place, alert_words, listed, watched_words
-from .._reproduce.figures import save_drawings
 from .._shared.data import packed_json, packed_table, plain_value
+from .._shared.drawings import save_drawings
 from .._shared.page import render, script
 from .answer import about_line, alerts_of, answer_of, checks_rules, key_numbers
 from .charts import watch_chart

@@ -1,0 +1,75 @@
+"""Charts as files for papers: PNG and SVG, without a browser and without a network."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Mapping
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from ..._errors import AbbeError
+from .page import vega_lite_version
+from .theme import THEMES, ThemeName
+
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_DEFINED = re.compile(r'\bid="([^"]+)"')
+_XML_NAMES = re.compile(r' xmlns(:\w+)?="[^"]*"')
+_USED = re.compile(r'(\bid="|url\(#|href="#)([^")]+)(["\)])')
+
+
+def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
+    """PNG at twice the size, and SVG, by file ending: without a browser and without a network."""
+    import vl_convert  # a large library
+
+    svg = as_svg(chart)
+    return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode()}
+
+
+def save_drawings(folder: str | os.PathLike[str], charts: Callable[[ThemeName], Mapping[str, Any]]) -> list[Path]:
+    """All charts as PNG and SVG, light and dark, named by their keys; the files that were written."""
+    target = Path(folder)
+    try:
+        target.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise AbbeError(f"{target} is a file: give a folder for the figures") from None
+    written = []
+    by_theme = {theme: charts(theme) for theme in THEMES}
+    for name in by_theme["light"]:
+        for theme, of_theme in by_theme.items():
+            for ending, drawn in drawings(of_theme[name]).items():
+                written.append(target / f"{name}{'-dark' if theme == 'dark' else ''}.{ending}")
+                written[-1].write_bytes(drawn)
+    return written
+
+
+def as_svg(chart: Mapping[str, Any]) -> str:
+    import vl_convert
+
+    return vl_convert.vegalite_to_svg(for_xml(chart), vl_version=vega_lite_version())
+
+
+def for_xml(part: Any) -> Any:
+    """The same without characters that XML forbids: at one in some name, the library would end the whole process."""
+    if isinstance(part, str):
+        return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", part)
+    if isinstance(part, dict):
+        return {for_xml(key): for_xml(value) for key, value in part.items()}
+    return [for_xml(value) for value in part] if isinstance(part, list | tuple) else part
+
+
+def svg(chart: Mapping[str, Any]) -> str:
+    """The chart as part of a page or a notebook, as wide as there is room."""
+    drawn = _XML_NAMES.sub("", _unique_names(as_svg(chart)))  # HTML knows them; a page shall name no host
+    label = escape(str(chart["description"]))
+    return drawn.replace("<svg ", f'<svg role="img" aria-label="{label}" style="max-width:100%;height:auto" ', 1)
+
+
+def _unique_names(drawn: str) -> str:
+    """Names that no other drawing has, as a notebook holds many, and the same ones each time: Vega counts them on."""
+    order = {name: str(i) for i, name in enumerate(dict.fromkeys(_DEFINED.findall(drawn)))}
+    counted = _USED.sub(lambda use: use[1] + order.get(use[2], use[2]) + use[3], drawn)
+    prefix = f"abbe-{hashlib.sha256(counted.encode()).hexdigest()[:10]}-"
+    return _USED.sub(lambda use: use[1] + prefix + use[2] + use[3], counted)
