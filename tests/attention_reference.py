@@ -35,8 +35,8 @@ def reference(
     scores = scores.expand(full) + (0 if position_bias is None else position_bias)
     visible = near(queries, k.shape[-2], causal, window).expand(full) & (True if mask is None else mask)
     rows = zip(scores.reshape(-1, full[-1]), visible.reshape(-1, full[-1]), strict=True)
-    found = [row_weights(normalizer, s, m, i // queries % heads, heads, sink) for i, (s, m) in enumerate(rows)]
-    weights = torch.stack(found).reshape(full)
+    by_row = [row_weights(normalizer, s, m, i // queries % heads, heads, sink) for i, (s, m) in enumerate(rows)]
+    weights = torch.stack(by_row).reshape(full)
     return torch.einsum("...qk,...kd->...qd", weights, v.expand(*batch, *v.shape[-3:])), weights
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 import abbe
-from abbe import cli
+from abbe import cli, studies, views
 
 PLACED = {"device": "cpu", "dtype": "float32", "device_map": None}  # what every study of a model is given by default
 COMMANDS = (
@@ -26,10 +27,10 @@ COMMANDS = (
 
 def command_of(name: str) -> Any:
     """The command of that name, which may stand below another one."""
-    found: Any = typer.main.get_command(cli.app)
+    command: Any = typer.main.get_command(cli.app)
     for word in name.split():
-        found = found.commands[word]
-    return found
+        command = command.commands[word]
+    return command
 
 
 def run(*arguments: str | Path, columns: int = 200, typed: str | None = None) -> Result:
@@ -69,3 +70,27 @@ class StandIn(abbe.Result):
 
     def _files(self) -> dict[str, bytes | str]:
         return {}
+
+
+def stand_in(
+    monkeypatch: pytest.MonkeyPatch, study: str, content: dict[str, Any], *, view: str = "", file: str = ""
+) -> dict[str, Any]:
+    """A study that measures nothing, and its views: what the study is asked for, what is drawn and opened."""
+    requests: dict[str, Any] = {}
+    result, view = StandIn(study, content), view or study
+
+    def measure(model: str, text: list[str] | None, **options: Any) -> StandIn:
+        requests.update(options, model=model, text=text)
+        options["folder"].mkdir(parents=True, exist_ok=True)
+        result.file = options["folder"] / file  # type: ignore[attr-defined]
+        return result
+
+    def save(shown: StandIn, folder: Path) -> None:
+        assert shown is result
+        requests["figures"] = folder
+
+    monkeypatch.setattr(studies, study, measure)
+    monkeypatch.setattr(views, f"{view}_table", lambda shown: "THE TABLE" * (shown is result))
+    monkeypatch.setattr(views, f"save_{view}_figures", save)
+    monkeypatch.setattr(webbrowser, "open", lambda address: requests.update(opened=address) or True)
+    return requests

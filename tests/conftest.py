@@ -13,10 +13,12 @@ if importlib.util.find_spec("setuptools"):
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from page_in_browser import launched
 from row_paths import KERNEL, REFERENCE, Path
 from tiers import EXAMPLES
 
@@ -113,6 +115,22 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_rows, "FUSED_FROM", 1)
 
 
+@pytest.fixture
+def sparse_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The maps that attention over the support was called with, in order."""
+    from inside import sparse_op
+
+    names: list[str] = []
+    attend = sparse_op.attend
+
+    def spy(settings: Any, *rest: Any) -> Any:
+        names.append(settings.name)
+        return attend(settings, *rest)
+
+    monkeypatch.setattr(sparse_op, "attend", spy)
+    return names
+
+
 @pytest.fixture(params=["reference", "kernel"])
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The float64 reference, then the float32 kernels."""
@@ -127,6 +145,13 @@ def _in_a_folder_of_its_own(request: pytest.FixtureRequest) -> None:
     """A command without --out makes its folder where it is run: not here."""
     if request.path.name.startswith("test_cli"):
         request.getfixturevalue("monkeypatch").chdir(request.getfixturevalue("tmp_path"))
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One for all tests of pages that a worker runs."""
+    with launched() as started:
+        yield started
 
 
 @pytest.fixture

@@ -53,14 +53,14 @@ def test_saved_and_opened_is_the_same(tmp_path: Path) -> None:
 
 
 def test_headroom_is_one_minus_value_over_limit() -> None:
-    found = made().headroom
-    assert found["headroom"].to_list() == [0.25, 0.0, pytest.approx(2 / 3)]
-    assert found.columns == [*SCHEMA, "headroom"]
+    headroom = made().headroom
+    assert headroom["headroom"].to_list() == [0.25, 0.0, pytest.approx(2 / 3)]
+    assert headroom.columns == [*SCHEMA, "headroom"]
 
 
 def test_summary_is_the_mean_over_heads_at_the_largest_length() -> None:
-    found = summary(MADE).to_dicts()
-    assert [(row["measure"], row["n"], row["value"], row["heads"]) for row in found] == [
+    means = summary(MADE).to_dicts()
+    assert [(row["measure"], row["n"], row["value"], row["heads"]) for row in means] == [
         ("entropy", None, 3.5, 2),
         ("separability", 2, 0.5, 1),
     ]
@@ -123,16 +123,16 @@ def test_every_flipped_bit_of_the_table_is_found(tmp_path: Path) -> None:
 
 def test_a_flipped_bit_of_the_manifest_is_found_or_says_the_same(tmp_path: Path) -> None:
     manifest = made().save(tmp_path) / MANIFEST
-    whole, found = manifest.read_bytes(), 0
+    whole, noticed = manifest.read_bytes(), 0
     for place in range(8 * len(whole)):
         manifest.write_bytes(flipped(whole, place))
         try:
             again = open_run(tmp_path)
         except abbe.AbbeError:
-            found += 1
+            noticed += 1
         else:
             assert again.manifest == made().manifest  # white space
-    assert found > 0.9 * 8 * len(whole)
+    assert noticed > 0.9 * 8 * len(whole)
 
 
 def flipped(content: bytes, place: int) -> bytes:

@@ -69,10 +69,10 @@ def test_a_refuted_statement_is_refuted_again_at_every_seed(name: str, seed: int
     assert re.search(r": measured [-\d.e+]+ > bound [-\d.e+]+$", verdict.counterexample)
 
 
-def test_order_is_as_asked_and_progress_is_told() -> None:
-    told: list[str] = []
-    verdicts = verify(["spectral", "vanishing"], 20, progress=told.append)
-    assert [verdict.name for verdict in verdicts] == told == ["spectral", "vanishing"]
+def test_order_is_as_asked_and_progress_is_reported() -> None:
+    names: list[str] = []
+    verdicts = verify(["spectral", "vanishing"], 20, progress=names.append)
+    assert [verdict.name for verdict in verdicts] == names == ["spectral", "vanishing"]
 
 
 def test_all_statements_are_tried_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,11 +161,11 @@ def numbers(text: str) -> list[float]:
 def test_a_counterexample_can_be_typed_in(seed: int) -> None:
     """spectral-paper: logits and T from the text, the norm by the eigenvalues of the dense Jacobian."""
     (verdict,) = verify(["spectral-paper"], FEW, seed)
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"keys=(\d+), logits=\(([^()]*)\), T=([^:]+): measured (\S+) > bound (\S+)", verdict.counterexample
     )
-    assert found, verdict.counterexample
-    keys, logits, t = int(found[1]), numbers(found[2]), float(found[3])
+    assert match, verdict.counterexample
+    keys, logits, t = int(match[1]), numbers(match[2]), float(match[3])
     assert len(logits) == keys
     top = max(logits)
     powers = [math.exp((value - top) / t) for value in logits]
@@ -173,8 +173,8 @@ def test_a_counterexample_can_be_typed_in(seed: int) -> None:
     j = torch.tensor([[(a[i] * (i == k) - a[i] * a[k]) / t for k in range(keys)] for i in range(keys)]).double()
     norm, claimed = float(torch.linalg.matrix_norm(j, 2)), min(1 / (4 * t), math.sqrt(2))
     assert norm > claimed
-    assert float(found[4]) == pytest.approx(norm, rel=1e-4)
-    assert float(found[5]) == pytest.approx(claimed, rel=1e-4)
+    assert float(match[4]) == pytest.approx(norm, rel=1e-4)
+    assert float(match[5]) == pytest.approx(claimed, rel=1e-4)
 
 
 def test_a_counterexample_is_short() -> None:
@@ -274,15 +274,15 @@ def test_nan_is_an_error_and_never_a_verdict(part: str, monkeypatch: pytest.Monk
 
 def test_one_nan_among_many_draws_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def bound(point: Point) -> torch.Tensor:
-        found = STATEMENTS["spectral"].bound(point).clone()
-        found[0] = math.nan
-        return found
+        bound_value = STATEMENTS["spectral"].bound(point).clone()
+        bound_value[0] = math.nan
+        return bound_value
 
     with pytest.raises(abbe.AbbeError, match="NaN"):
         verdict_on(monkeypatch, dataclasses.replace(STATEMENTS["spectral"], bound=bound))
 
 
-def test_mistakes_are_told_in_one_line() -> None:
+def test_mistakes_are_reported_in_one_line() -> None:
     with pytest.raises(abbe.AbbeError, match=r"^unknown statement 'spectrl'\. Did you mean 'spectral'\?$"):
         verify(["spectral", "spectrl"])
     with pytest.raises(abbe.AbbeError) as caught:
@@ -296,7 +296,7 @@ def test_mistakes_are_told_in_one_line() -> None:
 
 
 def test_nothing_is_tried_before_all_names_are_known() -> None:
-    told: list[str] = []
+    names: list[str] = []
     with pytest.raises(abbe.AbbeError):
-        verify(["spectral", "spectrl"], 5, progress=told.append)
-    assert told == []
+        verify(["spectral", "spectrl"], 5, progress=names.append)
+    assert names == []

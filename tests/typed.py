@@ -13,15 +13,15 @@ from abbe import Normalizer
 def weights(
     normalizer: Normalizer, logits: Float[Tensor, "*batch key"], mask: Bool[Tensor, ...] | None = None
 ) -> Float[Tensor, "*batch key"]:
-    found = normalizer(logits, mask=mask)
-    assert found.dtype == logits.dtype
-    return found
+    output = normalizer(logits, mask=mask)
+    assert output.dtype == logits.dtype
+    return output
 
 
 @jaxtyped(typechecker=beartype)
 def jacobian(
     normalizer: Normalizer, logits: Float[Tensor, "*batch key"], mask: Bool[Tensor, ...] | None = None
 ) -> Float[Tensor, "*batch key key"]:
-    found = normalizer.jacobian(logits, mask=mask)
-    assert found.dtype == logits.dtype
-    return found
+    slopes = normalizer.jacobian(logits, mask=mask)
+    assert slopes.dtype == logits.dtype
+    return slopes

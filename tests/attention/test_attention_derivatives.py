@@ -60,9 +60,9 @@ def test_compiles_in_one_graph(spec: str) -> None:
     torch._dynamo.reset()
     inputs = make(queries=300, keys=300, dtype=torch.float32, batch=(2,))  # more than a block
     expected = attend(*inputs)
-    found = torch.compile(attend, fullgraph=True)(*inputs)
-    assert_close(found, expected)
-    grads = [torch.autograd.grad((out**2).sum(), inputs) for out in (found, expected)]
+    compiled = torch.compile(attend, fullgraph=True)(*inputs)
+    assert_close(compiled, expected)
+    grads = [torch.autograd.grad((out**2).sum(), inputs) for out in (compiled, expected)]
     assert_close(*grads, rtol=1e-4, atol=1e-5)
     mapped = torch.compile(torch.vmap(attend), fullgraph=True, backend="eager")(*inputs)
     assert_close(mapped, expected)

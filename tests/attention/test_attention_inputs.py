@@ -35,9 +35,9 @@ def test_half_precision_is_computed_in_float32(spec: str, dtype: torch.dtype, si
     grads = torch.autograd.grad(out, halves, grad)
     wanted = torch.autograd.grad(expected, exact, grad.double())
     rounding = torch.finfo(dtype).eps
-    for found, precise in zip((out, *grads), (expected, *wanted), strict=True):
-        assert found.dtype == dtype
-        assert_close(found.double(), precise, rtol=0.51 * rounding, atol=2e-5)
+    for value, precise in zip((out, *grads), (expected, *wanted), strict=True):
+        assert value.dtype == dtype
+        assert_close(value.double(), precise, rtol=0.51 * rounding, atol=2e-5)
 
 
 @pytest.mark.quick(2)
@@ -73,12 +73,12 @@ def test_transposed_and_expanded_inputs() -> None:
     q, k, v = make(batch=(2,))
     turned = [t.detach().transpose(-3, -2).contiguous().transpose(-3, -2).requires_grad_() for t in (q, k, v)]
     bias = torch.randn(6, dtype=torch.float64, requires_grad=True)
-    expected, found = (
+    expected, ours = (
         _blockwise(q, k, v, "sparsemax", TINY, position_bias=bias),
         _blockwise(*turned, "sparsemax", TINY, position_bias=bias.expand(2, 4, 6, 6)),
     )
-    assert_close(found, expected)
-    grads = [torch.autograd.grad((out**2).sum(), (*ins, bias)) for out, ins in ((expected, (q, k, v)), (found, turned))]
+    assert_close(ours, expected)
+    grads = [torch.autograd.grad((out**2).sum(), (*ins, bias)) for out, ins in ((expected, (q, k, v)), (ours, turned))]
     assert_close(grads[1], grads[0])
 
 

@@ -48,8 +48,8 @@ def test_float32_with_the_fused_normalizers(problem: Problem, size: BlockSize) -
 def test_returned_weights_are_the_reference(problem: Problem) -> None:
     options = problem.options
     expected = reference(problem.q, problem.k, problem.v, problem.normalizer, **options)
-    found = attention(problem.q, problem.k, problem.v, problem.normalizer, **options, return_weights=True)
-    assert_close(found, expected, rtol=1e-8, atol=1e-10)
+    outputs = attention(problem.q, problem.k, problem.v, problem.normalizer, **options, return_weights=True)
+    assert_close(outputs, expected, rtol=1e-8, atol=1e-10)
     dropped = attention(
         problem.q, problem.k, problem.v, problem.normalizer, **options, dropout=0.9, return_weights=True
     )

@@ -50,9 +50,9 @@ def test_the_numbers_are_those_of_torch(call: dict[str, Any], queries: int, keys
     masks = {"bool": shown(queries, keys), "floating": added(queries, keys)}
     given = call | ({"attn_mask": masks[call["attn_mask"]]} if "attn_mask" in call else {})
     ours, theirs = inputs(queries, keys), inputs(queries, keys)
-    found, wanted = abbe.attention(*ours, **given), F.scaled_dot_product_attention(*theirs, **given)
-    assert_close(found, wanted, rtol=1e-10, atol=1e-12)
-    found.square().sum().backward()
+    output, wanted = abbe.attention(*ours, **given), F.scaled_dot_product_attention(*theirs, **given)
+    assert_close(output, wanted, rtol=1e-10, atol=1e-12)
+    output.square().sum().backward()
     wanted.square().sum().backward()
     for mine, yours in zip(ours, theirs, strict=True):
         assert_close(mine.grad, yours.grad, rtol=1e-9, atol=1e-11)

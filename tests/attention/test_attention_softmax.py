@@ -55,13 +55,13 @@ def test_softmax_is_torchs_attention(name: str, kv_heads: int, monkeypatch: pyte
         q, k, v, extra, is_causal=options.get("causal", False), scale=scale, enable_gqa=True
     )
     calls = count_kernel_calls(monkeypatch)
-    found = attention(q, k, v, **options)
+    output = attention(q, k, v, **options)
     assert len(calls) == 1
     blockwise = _blockwise(q, k, v, **{"normalizer": "softmax", **options})
     assert len(calls) == 1
-    assert_close(found, expected, rtol=1e-12, atol=1e-14)
+    assert_close(output, expected, rtol=1e-12, atol=1e-14)
     assert_close(blockwise, expected, rtol=1e-10, atol=1e-12)
-    grads = [torch.autograd.grad(out, (q, k, v), grad) for out in (expected, found, blockwise)]
+    grads = [torch.autograd.grad(out, (q, k, v), grad) for out in (expected, output, blockwise)]
     assert_close(grads[1], grads[0], rtol=1e-11, atol=1e-13)
     assert_close(grads[2], grads[0], rtol=1e-9, atol=1e-11)
 

@@ -186,8 +186,8 @@ def test_half_precision_is_computed_in_float32() -> None:
 @pytest.mark.parametrize("spec", ["topk:k=257", "entmax:alpha=1.3"])
 def test_half_precision_rounds_no_parameter_of_the_map(spec: str) -> None:
     inputs = [t.detach().bfloat16() for t in float32(keys=600)]
-    found = _sparse(*inputs, spec, NEVER)
-    assert_close(found, _sparse(*(t.float() for t in inputs), spec, NEVER).bfloat16(), rtol=0, atol=0)
+    output = _sparse(*inputs, spec, NEVER)
+    assert_close(output, _sparse(*(t.float() for t in inputs), spec, NEVER).bfloat16(), rtol=0, atol=0)
 
 
 def test_values_without_width_have_no_support(supports: list[int]) -> None:
@@ -305,24 +305,16 @@ def test_a_forked_child_does_not_hang() -> None:
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_a_swapped_model_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_swapped_model_takes_it(monkeypatch: pytest.MonkeyPatch, sparse_calls: list[str]) -> None:
     """The embedded model, each layer once; with other numbers than its own softmax, and the reference's numbers."""
     model: Any = abbe.load("embedded")
     tokens = model.tokenizer(abbe.read_text().content[:2000], return_tensors="pt").input_ids[:, :300]
-    calls: list[str] = []
-    real = op.attend
-
-    def spy(settings: Any, *rest: Any) -> Any:
-        calls.append(settings.name)
-        return real(settings, *rest)
-
-    monkeypatch.setattr(op, "attend", spy)
     with torch.no_grad(), abbe.swap(model, SPEC):
         ours = model.network(input_ids=tokens, use_cache=False).logits
-        layers = len(calls)
+        layers = len(sparse_calls)
         monkeypatch.setattr("abbe._attention.attend.SPARSE_FROM", 1 << 62)
         wanted = model.network(input_ids=tokens, use_cache=False).logits
-    assert calls == ["entmax15"] * layers
+    assert sparse_calls == ["entmax15"] * layers
     assert layers == model.network.config.num_hidden_layers
     assert_close(ours, wanted, rtol=1e-3, atol=1e-3)
 

@@ -26,10 +26,10 @@ def at_most(low: object, high: object, rel: float = 1e-9, atol: float = 1e-12) -
     return bool((low <= high + rel * high.abs() + atol).all())
 
 
-def close(found: object, wanted: object, rel: float = 1e-9, atol: float = 1e-12) -> None:
-    found = torch.as_tensor(found, dtype=torch.float64)
-    wanted = torch.as_tensor(wanted, dtype=torch.float64).expand(found.shape)
-    torch.testing.assert_close(found, wanted, rtol=rel, atol=atol)
+def close(value: object, wanted: object, rel: float = 1e-9, atol: float = 1e-12) -> None:
+    value = torch.as_tensor(value, dtype=torch.float64)
+    wanted = torch.as_tensor(wanted, dtype=torch.float64).expand(value.shape)
+    torch.testing.assert_close(value, wanted, rtol=rel, atol=atol)
 
 
 def logit_rows(min_size: int = 1, max_size: int = 10) -> st.SearchStrategy[Tensor]:

@@ -137,13 +137,13 @@ FINE = {
 
 
 def cases() -> list[object]:
-    found = []
+    calls = []
     for function, arguments in GOOD.items():
         for argument in arguments:
             for index, bad in enumerate(BAD[argument]):
                 if (function, argument, str(bad)) not in FINE:
-                    found.append(pytest.param(function, argument, bad, id=f"{function}-{argument}-{index}"))
-    return found
+                    calls.append(pytest.param(function, argument, bad, id=f"{function}-{argument}-{index}"))
+    return calls
 
 
 def test_every_function_is_here() -> None:
@@ -153,8 +153,8 @@ def test_every_function_is_here() -> None:
 
 @pytest.mark.parametrize("function", GOOD)
 def test_the_good_calls_are_good(function: str) -> None:
-    found = getattr(bounds, function)(**GOOD[function])
-    for part in found if isinstance(found, tuple) else (found,):
+    values = getattr(bounds, function)(**GOOD[function])
+    for part in values if isinstance(values, tuple) else (values,):
         assert bool(torch.isfinite(torch.as_tensor(part).double()).all())
 
 

@@ -37,9 +37,9 @@ def test_p20_truncation_errors(case: Placed, data: st.DataObject) -> None:
         if math.fsum(case.a[i].item() for i in inside) < 1e-6:
             continue
         deletion, renormalised = plain_errors(case, inside)
-        found = bounds.truncation_errors(case.a, case.x, chosen)
-        close(found.deletion, tensor(*deletion), atol=1e-11)
-        close(found.renormalised, tensor(*renormalised), atol=1e-9)
+        errors = bounds.truncation_errors(case.a, case.x, chosen)
+        close(errors.deletion, tensor(*deletion), atol=1e-11)
+        close(errors.renormalised, tensor(*renormalised), atol=1e-9)
 
 
 @given(placed())
@@ -48,10 +48,10 @@ def test_p20_equality_cases(case: Placed) -> None:
     for part in bounds.truncation_errors(case.a, case.x, case.keys):
         close(part, 0.0)
     equal = case.x[:1].expand_as(case.x)
-    found = bounds.truncation_errors(case.a, equal, case.n)
-    close(found.renormalised, 0.0, atol=1e-11)
+    errors = bounds.truncation_errors(case.a, equal, case.n)
+    close(errors.renormalised, 0.0, atol=1e-11)
     mass = math.fsum(case.a[i].item() for i in top(case.a, case.n))
-    close(found.deletion, (1 - mass) * equal[0], atol=1e-11)
+    close(errors.deletion, (1 - mass) * equal[0], atol=1e-11)
 
 
 @given(placed(), st.integers(0, 5))
@@ -69,10 +69,10 @@ def test_batches_are_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     a = torch.softmax(torch.randn(3, 2, 6, generator=generator, dtype=torch.float64), -1)
     x, n = torch.randn(3, 2, 6, 4, generator=generator, dtype=torch.float64), torch.tensor([[1, 2], [3, 4], [5, 6]])
-    found = bounds.truncation_errors(a, x, n)
+    errors = bounds.truncation_errors(a, x, n)
     for i in range(3):
         for j in range(2):
-            for many, one in zip(found, bounds.truncation_errors(a[i, j], x[i, j], int(n[i, j])), strict=True):
+            for many, one in zip(errors, bounds.truncation_errors(a[i, j], x[i, j], int(n[i, j])), strict=True):
                 close(many[i, j], one)
 
 
@@ -99,9 +99,9 @@ def test_mass_law_by_the_normal_distribution(rho: float, sigma: float) -> None:
 
 
 def test_mass_law_takes_tensors() -> None:
-    found = bounds.mass_law(tensor([0.1], [0.5]), tensor(0.5, 1.0, 2.0))
-    assert found.shape == (2, 3)
-    close(found[1, 2], bounds.mass_law(0.5, 2.0))
+    masses = bounds.mass_law(tensor([0.1], [0.5]), tensor(0.5, 1.0, 2.0))
+    assert masses.shape == (2, 3)
+    close(masses[1, 2], bounds.mass_law(0.5, 2.0))
 
 
 @pytest.mark.parametrize("sigma", [0.5, 1.0, 2.0])
@@ -109,5 +109,5 @@ def test_mass_law_of_a_long_row(sigma: float) -> None:
     logits = sigma * torch.randn(400_000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     a = torch.softmax(logits - 5, -1)
     for rho in (0.01, 0.06, 0.5):
-        found = float(bounds.top_mass(a, int(rho * 400_000)))
-        assert found == pytest.approx(float(bounds.mass_law(rho, sigma)), rel=0.03)
+        mass = float(bounds.top_mass(a, int(rho * 400_000)))
+        assert mass == pytest.approx(float(bounds.mass_law(rho, sigma)), rel=0.03)

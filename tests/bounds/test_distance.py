@@ -63,10 +63,10 @@ def test_distances_by_definition(case: Placed, data: st.DataObject) -> None:
 @given(placed(), st.data())
 def test_p12_sandwich_for_any_set(case: Placed, data: st.DataObject) -> None:
     subset = data.draw(st.sets(st.integers(0, case.keys - 1), min_size=1))
-    chosen, found = marked(case.keys, subset), plain_distance(case.y, subset)
+    chosen, distance = marked(case.keys, subset), plain_distance(case.y, subset)
     low, high = bounds.distance_sandwich(case.a, case.x, chosen)
-    assert at_most(low, found, atol=1e-11)
-    assert at_most(found, high, atol=1e-11)
+    assert at_most(low, distance, atol=1e-11)
+    assert at_most(distance, high, atol=1e-11)
     outside = math.fsum(math.hypot(*case.y[i]) for i in range(case.keys) if i not in subset)
     close((high - low) / 2, outside)
     rest = 1 - math.fsum(case.a[i].item() for i in subset)
@@ -168,9 +168,9 @@ def test_p14_the_moments_behind_the_sandwich(case: Placed) -> None:
             low.append(math.hypot(*mean))
             high.append(math.sqrt(statistics.fmean(math.fsum(c * c for c in v) for v in sums)))
     share = (keys - case.n) / keys
-    found = bounds.expected_distance_bounds(case.a, case.x, case.n)
-    close(found[0], share * math.fsum(low), atol=1e-7)
-    close(found[1], share * math.fsum(high), atol=1e-7)
+    limits = bounds.expected_distance_bounds(case.a, case.x, case.n)
+    close(limits[0], share * math.fsum(low), atol=1e-7)
+    close(limits[1], share * math.fsum(high), atol=1e-7)
 
 
 @given(placed(min_size=2))
@@ -194,12 +194,12 @@ def test_theorem_1_for_random_sets_is_false_without_epsilon() -> None:
 
 @pytest.mark.parametrize("lean", [0.0, 1.0])
 def test_the_distance_does_not_collapse_when_n_grows_with_the_row(lean: float) -> None:
-    generator, found = torch.Generator().manual_seed(0), []
+    generator, distances = torch.Generator().manual_seed(0), []
     for keys in (16, 64, 256):
         x = torch.randn(40, keys, 8, generator=generator, dtype=torch.float64) + lean
         a = torch.full((40, keys), 1 / keys, dtype=torch.float64)
-        found.append(float(bounds.distance(a, x, keys // 4).mean()))
-    for before, after in itertools.pairwise(found):
+        distances.append(float(bounds.distance(a, x, keys // 4).mean()))
+    for before, after in itertools.pairwise(distances):
         assert after / before == pytest.approx(4 if lean else 2, rel=0.25)  # like L, or like its root
     all_but_none = bounds.distance(a, x, 256)
     assert float(all_but_none.max()) == 0

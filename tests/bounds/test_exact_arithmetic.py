@@ -58,9 +58,9 @@ def test_spectral_supremum_is_attained_at_one_half() -> None:
         quarter = sympy.Rational(1, 4) / t
         eigenvalues = sympy.Matrix([[quarter, -quarter], [-quarter, quarter]]).eigenvals()
         assert eigenvalues == {sympy.Integer(0): 1, 1 / (2 * t): 1}
-        found = float(bounds.spectral_norm(tensor(0.5, 0.5), float(t)))
-        assert found == pytest.approx(float(1 / (2 * t)), rel=1e-14)
-        assert found == pytest.approx(float(bounds.spectral_norm_supremum(float(t))), rel=1e-14)
+        norm = float(bounds.spectral_norm(tensor(0.5, 0.5), float(t)))
+        assert norm == pytest.approx(float(1 / (2 * t)), rel=1e-14)
+        assert norm == pytest.approx(float(bounds.spectral_norm_supremum(float(t))), rel=1e-14)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -75,9 +75,9 @@ def test_no_weights_beat_the_spectral_supremum(seed: int) -> None:
     assert is_positive_semidefinite(shifted(2 * share, j))
     assert max(j[i][i] for i in range(len(a))) == share  # e_i J e_i, so ||J|| is at least that
     row = torch.tensor([float(p) for p in a], dtype=torch.float64)
-    found, slack = F(float(bounds.spectral_norm(row))), F(1, 10**13)
-    assert is_positive_semidefinite(shifted(found + slack, j))
-    assert not is_positive_semidefinite(shifted(found - slack, j))
+    norm, slack = F(float(bounds.spectral_norm(row))), F(1, 10**13)
+    assert is_positive_semidefinite(shifted(norm + slack, j))
+    assert not is_positive_semidefinite(shifted(norm - slack, j))
     low, high = bounds.spectral_norm_bounds(row)
     assert float(low) == pytest.approx(float(share), rel=1e-14)
     assert float(high) == pytest.approx(float(2 * share), rel=1e-14)
@@ -113,8 +113,8 @@ def test_the_published_gradient_bound_is_false_at_a_low_temperature() -> None:
     trace = (2 * equal * (1 - equal) + last * (1 - last)) / t  # the eigenvalues are 0, this one and the rest
     assert (trace - value).b < value.a
     row = torch.softmax(tensor(0.0, 0.0, -0.03) / 0.01, -1)
-    found = float(bounds.spectral_norm(row, 0.01))
-    assert float(value.a) * (1 - 1e-13) <= found <= float(value.b) * (1 + 1e-13)
+    norm = float(bounds.spectral_norm(row, 0.01))
+    assert float(value.a) * (1 - 1e-13) <= norm <= float(value.b) * (1 + 1e-13)
 
 
 def test_root_two_bounds_the_undivided_difference() -> None:

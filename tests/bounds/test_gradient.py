@@ -44,11 +44,11 @@ def dense(row: Tensor, t: float) -> tuple[Tensor, Tensor]:
 @example(tensor(3.0, 3.0, -90.0), 0.3)
 def test_p1_spectral_norm(row: Tensor, t: float) -> None:
     a, j = dense(row, t)
-    found = bounds.spectral_norm(a, t)
-    close(t * found, t * torch.linalg.matrix_norm(j, 2), atol=1e-12)
+    norm = bounds.spectral_norm(a, t)
+    close(t * norm, t * torch.linalg.matrix_norm(j, 2), atol=1e-12)
     low, high = bounds.spectral_norm_bounds(a, t)
-    assert at_most(t * low, t * found)
-    assert at_most(t * found, t * high)
+    assert at_most(t * low, t * norm)
+    assert at_most(t * norm, t * high)
     assert at_most(high, bounds.spectral_norm_supremum(t))
 
 
@@ -97,9 +97,9 @@ def test_p2_suprema_are_reached() -> None:
 def test_p3_infinity_to_one_by_signs(a: Tensor, t: float) -> None:
     j = (torch.diag(a) - torch.outer(a, a)) / t
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=len(a))), dtype=torch.float64)
-    found = bounds.inf_to_one_norm(a, t)
-    close(t * found, t * (signs @ j).abs().sum(-1).max())
-    assert at_most(found, bounds.inf_to_one_supremum(t))
+    norm = bounds.inf_to_one_norm(a, t)
+    close(t * norm, t * (signs @ j).abs().sum(-1).max())
+    assert at_most(norm, bounds.inf_to_one_supremum(t))
     close(bounds.inf_to_one_supremum(t), 1 / t, atol=0)
 
 
@@ -139,9 +139,9 @@ def test_p4_equality_for_two_keys(width: float, t: float) -> None:
 
 @pytest.mark.parametrize("t", [0.01, 0.25, 1.0])
 def test_p5_the_bound_of_the_paper_is_false(t: float) -> None:
-    found = float(bounds.spectral_norm(HALF, t))
-    assert found == pytest.approx(1 / (2 * t), rel=1e-12)
-    assert found > float(bounds.spectral_norm_bound_paper(t))
+    norm = float(bounds.spectral_norm(HALF, t))
+    assert norm == pytest.approx(1 / (2 * t), rel=1e-12)
+    assert norm > float(bounds.spectral_norm_bound_paper(t))
     assert float(bounds.spectral_norm_bound_paper(t)) == pytest.approx(min(1 / (4 * t), math.sqrt(2)), rel=1e-12)
 
 
@@ -249,9 +249,9 @@ def test_only_softmax_pays_for_length() -> None:
     for spec in ("sparsemax", "entmax15"):
         assert float(bounds.sensitivity_at_equal_selectivity(spec, keys).diff().max()) < 0.45
     errors = tensor(0.01, 0.1, 0.2)
-    found = bounds.sensitivity_at_equal_selectivity("entmax15", 50, errors)
+    sensitivities = bounds.sensitivity_at_equal_selectivity("entmax15", 50, errors)
     for i in range(3):
-        close(found[i], bounds.sensitivity_at_equal_selectivity("entmax15", 50, float(errors[i])))
+        close(sensitivities[i], bounds.sensitivity_at_equal_selectivity("entmax15", 50, float(errors[i])))
 
 
 @given(weight_rows(max_size=7), temperatures, st.integers(0, 5))

@@ -42,17 +42,18 @@ def plain_ball(case: Placed, subset: list[int]) -> Ball:
 @given(exact_cases(), st.sampled_from([0.0, 0.25, 1.0, 30.0]))
 def test_separability_by_definition(case: Placed, radius: float) -> None:
     ball = plain_ball(case, top(case.a, case.n))
-    found = bounds.separability(case.a, case.x, case.n)
+    separable = bounds.separability(case.a, case.x, case.n)
     nearest = min(ball.outside, default=math.inf)
-    assert float(found.radius) == nearest
-    assert float(found.ratio) == pytest.approx(sum(d <= nearest for d in ball.inside) / case.n, rel=1e-6)
-    assert int(found.inside.sum()) == sum(d <= nearest for d in ball.inside)
-    assert not bool((found.inside & ~bounds.selected_set(case.a, case.n)).any())
+    # The square is exact, but torch's sqrt may round its last bit the other way.
+    assert float(separable.radius) == pytest.approx(nearest, rel=2.3e-16, abs=0)
+    assert float(separable.ratio) == pytest.approx(sum(d <= nearest for d in ball.inside) / case.n, rel=1e-6)
+    assert int(separable.inside.sum()) == sum(d <= nearest for d in ball.inside)
+    assert not bool((separable.inside & ~bounds.selected_set(case.a, case.n)).any())
     fixed = bounds.separability(case.a, case.x, case.n, radius=radius)
     assert int(fixed.inside.sum()) == sum(d <= radius for d in ball.inside)
     assert float(fixed.radius) == radius
     chosen = marked(case.keys, top(case.a, case.n))
-    assert bounds.separability(case.a, case.x, chosen).inside.tolist() == found.inside.tolist()
+    assert bounds.separability(case.a, case.x, chosen).inside.tolist() == separable.inside.tolist()
 
 
 @given(exact_cases())
@@ -60,11 +61,11 @@ def test_precision_and_recall_by_definition(case: Placed) -> None:
     ball = plain_ball(case, top(case.a, case.n))
     recall = sum(d < min(ball.outside, default=math.inf) for d in ball.inside) / case.n
     precision = case.n / (case.n + sum(d <= max(ball.inside) for d in ball.outside))
-    found = bounds.precision_recall(case.a, case.x, case.n)
-    close(found.recall, recall, rel=1e-6)
-    close(found.precision, precision, rel=1e-6)
-    close(found.f, 2 * precision * recall / (precision + recall), rel=1e-6)
-    assert at_most(found.recall, bounds.separability(case.a, case.x, case.n).ratio)
+    scores = bounds.precision_recall(case.a, case.x, case.n)
+    close(scores.recall, recall, rel=1e-6)
+    close(scores.precision, precision, rel=1e-6)
+    close(scores.f, 2 * precision * recall / (precision + recall), rel=1e-6)
+    assert at_most(scores.recall, bounds.separability(case.a, case.x, case.n).ratio)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -78,28 +79,28 @@ def test_cosine_precision_and_recall_by_definition(seed: int) -> None:
     inside, outside = [far[i] for i in chosen], [far[i] for i in range(9) if i not in chosen]
     recall = sum(d < min(outside) for d in inside) / n
     precision = n / (n + sum(d <= max(inside) for d in outside))
-    found = bounds.precision_recall(a, x, n, metric="cosine")
-    close(found.recall, recall, rel=1e-6)
-    close(found.precision, precision, rel=1e-6)
+    scores = bounds.precision_recall(a, x, n, metric="cosine")
+    close(scores.recall, recall, rel=1e-6)
+    close(scores.precision, precision, rel=1e-6)
 
 
 def test_cosine_ignores_length_and_takes_zero_vectors() -> None:
     a, x = tensor(0.4, 0.3, 0.2, 0.1), tensor([1.0, 0.1], [1.0, -0.1], [0.0, 1.0], [0.0, 0.0])
-    found = bounds.precision_recall(a, x, 2, metric="cosine")
-    assert [float(part) for part in found] == [1, 1, 1]
+    scores = bounds.precision_recall(a, x, 2, metric="cosine")
+    assert [float(part) for part in scores] == [1, 1, 1]
     assert float(bounds.precision_recall(a, x * tensor([1.0], [50.0], [1.0], [1.0]), 2, "cosine").f) == 1
 
 
 @given(placed())
 def test_p15_a_single_token_is_always_separable(case: Placed) -> None:
-    found = bounds.separability(case.a, case.x, 1)
-    assert float(found.ratio) == 1
+    separable = bounds.separability(case.a, case.x, 1)
+    assert float(separable.ratio) == 1
     assert float(bounds.separability(case.a, case.x, 1, radius=0.0).ratio) == 1
 
 
 def test_p15_all_selected_is_separable() -> None:
-    found = bounds.separability(tensor(0.5, 0.5), tensor([1.0], [-1.0]), 2)
-    assert (float(found.ratio), float(found.radius)) == (1, math.inf)
+    separable = bounds.separability(tensor(0.5, 0.5), tensor([1.0], [-1.0]), 2)
+    assert (float(separable.ratio), float(separable.radius)) == (1, math.inf)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -167,10 +168,10 @@ def test_p16_the_formula_by_pairs(case: Placed, radius: float, width: int, norm:
         cantelli = w / (w + (r2 - v) ** 2)
         low.append(1 - min(v / r2, cantelli) if r2 > v else 0.0)
         high.append(cantelli if r2 < v else 1.0)
-    found = bounds.sphere_separability_bounds(case.a, radius, width, norm)
-    close(found[0], math.fsum(low) / len(a), atol=1e-9)
-    close(found[1], math.fsum(high) / len(a), atol=1e-9)
-    assert at_most(found[0], found[1])
+    limits = bounds.sphere_separability_bounds(case.a, radius, width, norm)
+    close(limits[0], math.fsum(low) / len(a), atol=1e-9)
+    close(limits[1], math.fsum(high) / len(a), atol=1e-9)
+    assert at_most(limits[0], limits[1])
 
 
 @pytest.mark.parametrize("width", [1, 5])
@@ -208,13 +209,13 @@ def test_theorem_2_of_the_paper_by_its_formula(case: Placed, radius: float, apar
 
 def simulated_estimate(n: int, keys: int, width: int, draws: int, seed: int = 0) -> tuple[float, float]:
     """Mean of N_s/N with the nearest unselected as the radius, equal weights, and its standard error."""
-    generator, found = torch.Generator().manual_seed(seed), []
+    generator, estimates = torch.Generator().manual_seed(seed), []
     for _ in range(draws):
         x = torch.randn(keys, width, generator=generator)
         x /= x.norm(dim=-1, keepdim=True)
         far = (x - x[:n].sum(0)).norm(dim=-1)
-        found.append((far[:n] <= far[n:].min()).float().mean())
-    shares = torch.stack(found)
+        estimates.append((far[:n] <= far[n:].min()).float().mean())
+    shares = torch.stack(estimates)
     return float(shares.mean()), float(shares.std()) / math.sqrt(draws)
 
 
@@ -238,13 +239,13 @@ def test_sphere_estimate_agrees_with_the_shipped_measure() -> None:
 
 def test_sphere_estimate_falls_with_n_and_l_and_rises_with_d() -> None:
     n, keys, d = torch.tensor([1, 2, 8, 50, 200]), torch.tensor([201, 300, 1000, 9000]), torch.tensor([2, 8, 64, 999])
-    for found, sign in (
+    for estimate, sign in (
         (bounds.sphere_separability_estimate(n, 1000, 64), -1),
         (bounds.sphere_separability_estimate(16, keys, 64), -1),
         (bounds.sphere_separability_estimate(16, 1000, d), 1),
     ):
-        assert bool((sign * found.diff() > 0).all())
-        assert bool(((found >= 0) & (found <= 1)).all())
+        assert bool((sign * estimate.diff() > 0).all())
+        assert bool(((estimate >= 0) & (estimate <= 1)).all())
     close(bounds.sphere_separability_estimate(n, 1000, 64)[2], bounds.sphere_separability_estimate(8, 1000, 64))
 
 
@@ -285,8 +286,8 @@ def test_batches_are_rows() -> None:
                 (bounds.precision_recall(a, x, n), bounds.precision_recall(*one)),
                 (bounds.precision_recall(a, x, n, "cosine"), bounds.precision_recall(*one, "cosine")),
             ):
-                for found, wanted in zip(many, few, strict=True):
-                    close(found[i, j].double(), wanted.double(), rel=1e-6)
+                for value, wanted in zip(many, few, strict=True):
+                    close(value[i, j].double(), wanted.double(), rel=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (2, 2), (2, 3, 4)])
@@ -300,7 +301,7 @@ def test_sphere_bounds_take_one_radius_dimension_and_norm_a_row(shape: tuple[int
     for row in torch.cartesian_prod(*[torch.arange(k) for k in shape[:-1]]).view(-1, len(shape) - 1).tolist():
         at = tuple(row)
         r, m = float(radius[at]), float(norm[at])
-        for found, wanted in zip(
+        for value, wanted in zip(
             (*corrected, *paper),
             (
                 *bounds.sphere_separability_bounds(a[at], r, int(width[at]), m),
@@ -308,8 +309,8 @@ def test_sphere_bounds_take_one_radius_dimension_and_norm_a_row(shape: tuple[int
             ),
             strict=True,
         ):
-            assert found.shape == shape[:-1]
-            close(found[at], wanted)
+            assert value.shape == shape[:-1]
+            close(value[at], wanted)
 
 
 def test_sphere_bounds_can_be_differentiated() -> None:

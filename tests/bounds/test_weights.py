@@ -158,8 +158,8 @@ def test_entropy_deficit_is_the_specht_ratio(x: float) -> None:
 
 def test_entropy_deficits_as_printed() -> None:
     """In theory.md; its .475 at R/T = 2 is .4745, so .474."""
-    found = bounds.entropy_deficit_bound(tensor(1, 2, 5, 10, 20)).tolist()
-    assert found == pytest.approx([0.1233, 0.4745, 2.418, 6.697, 16.004], rel=5e-4)
+    deficits = bounds.entropy_deficit_bound(tensor(1, 2, 5, 10, 20)).tolist()
+    assert deficits == pytest.approx([0.1233, 0.4745, 2.418, 6.697, 16.004], rel=5e-4)
 
 
 @pytest.mark.parametrize("x", [0.5, 2.0, 5.0])
@@ -186,8 +186,8 @@ def test_p10_effective_number_equality(low: int, times: int) -> None:
     """rho = low, and one of 1 + rho keys at the top: the share 1/(1 + rho)."""
     keys, t = (1 + low) * times, 0.3
     row = two_level(keys, times, t * math.log(low)) if low > 1 else torch.zeros(keys).double()
-    found = bounds.effective_number(torch.softmax(row / t, -1))
-    close(bounds.effective_number_bound(t * math.log(low), keys, t), found, atol=0)
+    number = bounds.effective_number(torch.softmax(row / t, -1))
+    close(bounds.effective_number_bound(t * math.log(low), keys, t), number, atol=0)
 
 
 errors = st.sampled_from([1e-6, 0.01, 0.1, 0.5, 0.9])
@@ -252,9 +252,9 @@ def test_absent_keys_are_removed_keys(row: Tensor, t: float, seed: int, data: st
     n = data.draw(st.integers(1, len(row)))
     for fill in (1e3, -1e3, 0.0):
         longer, mask = padded(row, fill, seed)
-        for found, wanted in zip(bounds.weight_bounds(longer, t, mask), bounds.weight_bounds(row, t), strict=True):
-            close(found[mask], wanted, atol=0)
-            assert bool((found[~mask] == 0).all())
+        for value, wanted in zip(bounds.weight_bounds(longer, t, mask), bounds.weight_bounds(row, t), strict=True):
+            close(value[mask], wanted, atol=0)
+            assert bool((value[~mask] == 0).all())
         for alpha in (1.5, 2.0):
             assert int(bounds.entmax_contenders(longer, alpha, mask)) == int(bounds.entmax_contenders(row, alpha))
     a = torch.softmax(row / t, -1)
@@ -311,8 +311,8 @@ def test_batches_are_rows() -> None:
             ):
                 many, few = function(*batched), function(*single)
                 many, few = (many, few) if isinstance(many, tuple) else ((many,), (few,))
-                for found, wanted in zip(many, few, strict=True):
-                    close(found[i, j], wanted, atol=0)
+                for value, wanted in zip(many, few, strict=True):
+                    close(value[i, j], wanted, atol=0)
 
 
 def test_float32_stays_float32_and_whole_numbers_are_taken() -> None:

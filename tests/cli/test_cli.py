@@ -77,12 +77,12 @@ def test_trials_and_seed_reach_the_study(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_json() -> None:
     result = run("verify", "spectral", "spectral-paper", "--trials", "60", "--seed", "2", "--json")
     assert result.exit_code == 0
-    found = json.loads(result.stdout)["verdicts"]
+    verdicts = json.loads(result.stdout)["verdicts"]
     wanted = verify(["spectral", "spectral-paper"], 60, 2)
-    for record, verdict in zip(found, wanted, strict=True):
+    for record, verdict in zip(verdicts, wanted, strict=True):
         assert {**record, "seconds": 0} == {**dataclasses.asdict(verdict), "seconds": 0}
-    assert [record["holds"] for record in found] == [True, False]
-    assert [record["counterexample"] != "" for record in found] == [False, True]
+    assert [record["holds"] for record in verdicts] == [True, False]
+    assert [record["counterexample"] != "" for record in verdicts] == [False, True]
 
 
 class Page(HTMLParser):
@@ -186,7 +186,7 @@ def test_quiet_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert (tmp_path / "page.html").is_file()
 
 
-def test_a_bad_page_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_bad_page_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[object] = []
     monkeypatch.setattr(studies, "verify", lambda *args: asked.append(args) or [made_up()])
     assert run_main(monkeypatch, "verify", "--html", tmp_path / "no" / "page.html") == 2
@@ -194,9 +194,9 @@ def test_a_bad_page_is_told_before_the_work(monkeypatch: pytest.MonkeyPatch, tmp
 
 
 def test_list_as_json() -> None:
-    found = json.loads(run("verify", "--list", "--json").stdout)["statements"]
-    assert [one["name"] for one in found] == NAMES
-    assert {one["status"] for one in found} == {statement.status for statement in catalogue()}
+    statements = json.loads(run("verify", "--list", "--json").stdout)["statements"]
+    assert [one["name"] for one in statements] == NAMES
+    assert {one["status"] for one in statements} == {statement.status for statement in catalogue()}
 
 
 def test_list_shows_every_statement_once() -> None:
@@ -261,10 +261,10 @@ MISTAKES = {
 def test_a_mistake_is_one_line_and_exit_code_2(
     what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments, told = MISTAKES[what]
+    arguments, message = MISTAKES[what]
     assert run_main(monkeypatch, "verify", *arguments) == 2
     written = capsys.readouterr()
-    assert told in written.err
+    assert message in written.err
     assert len(written.err.splitlines()) == 1
     assert "Traceback" not in written.err
 

@@ -7,28 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import PLACED, StandIn, run, run_main
+from cli_runs import PLACED, run, run_main, stand_in
 
 import abbe
-from abbe import studies, views
+from abbe import views
 from abbe.words.numbers import percent
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """What the study was asked for; study and view are stand-ins."""
-    seen: dict[str, Any] = {}
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        return StandIn("calibrate", {"losses": [1.5]}, file=options["folder"] / "calibrated.safetensors")
-
-    monkeypatch.setattr(studies, "calibrate", study)
-    monkeypatch.setattr(views, "calibration_table", lambda found: "THE TABLE")
-    monkeypatch.chdir(tmp_path)
-    return seen
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the study was asked for; study and views are stand-ins."""
+    return stand_in(monkeypatch, "calibrate", {"losses": [1.5]}, view="calibration", file="calibrated.safetensors")
 
 
 def test_defaults(asked: dict[str, Any]) -> None:
@@ -94,16 +85,16 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     assert "too few held-out windows to show" in " ".join(result.stdout.split())
     assert "about" in result.stderr  # the cost, before the work
     again = run("calibrate", folder, "--with", "sparsemax", "--text", book, *quick, "--out", out, "--json", "--quiet")
-    found = json.loads(again.stdout)
-    assert [stage["stage"] for stage in found["losses"]] == ["baseline", "swapped", "calibrated", "fine-tuned"]
-    assert {row["parameter"] for row in found["parameters"]} == {"t"}
+    printed = json.loads(again.stdout)
+    assert [stage["stage"] for stage in printed["losses"]] == ["baseline", "swapped", "calibrated", "fine-tuned"]
+    assert {row["parameter"] for row in printed["parameters"]} == {"t"}
     of_layers = [line.split() for line in result.stdout.splitlines() if line.split()[:1] in (["0"], ["1"])]
-    cells = [(row, what) for what in ("error", "zeros") for row in found["layers"]]
+    cells = [(row, what) for what in ("error", "zeros") for row in printed["layers"]]
     for line, (row, what) in zip(of_layers, cells, strict=True):
         columns = [row[f"{what}_{stage}"] for stage in ("before", "after", "tuned")]
         assert " ".join(line[1:]) == " ".join(percent(value) for value in columns)
-    with abbe.swap(abbe.load(folder), f"file:{found['file']}") as handle:
-        assert sum(raw.numel() for raw in handle.parameters()) == len(found["parameters"])
+    with abbe.swap(abbe.load(folder), f"file:{printed['file']}") as handle:
+        assert sum(raw.numel() for raw in handle.parameters()) == len(printed["parameters"])
 
 
 def test_mistakes_are_one_line(

@@ -9,28 +9,15 @@ from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import PLACED, StandIn, run, run_main
-
-from abbe import studies, views
+from cli_runs import PLACED, run, run_main, stand_in
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
-    seen: dict[str, Any] = {}
-    found = StandIn("capacity", {"table": [{"capacity": 3, "low": math.nan}]})
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        return found
-
-    monkeypatch.setattr(studies, "capacity", study)
-    monkeypatch.setattr(views, "capacity_table", lambda given: "THE TABLE" * (given is found))
-    monkeypatch.setattr(views, "save_capacity_figures", lambda given, folder: seen.update(figures=folder))
-    monkeypatch.chdir(tmp_path)
-    return seen
+    return stand_in(monkeypatch, "capacity", {"table": [{"capacity": 3, "low": math.nan}]})
 
 
 def test_defaults(asked: dict[str, Any], tmp_path: Path) -> None:
@@ -95,8 +82,8 @@ def test_mistakes_are_one_line(
     given: list[str], line: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, "capacity", folder, *given) == 2
-    told = capsys.readouterr()
-    assert (told.out, told.err) == ("", f"abbe: {line}\n")
+    output = capsys.readouterr()
+    assert (output.out, output.err) == ("", f"abbe: {line}\n")
 
 
 def test_an_encoder_is_refused(
@@ -106,15 +93,6 @@ def test_an_encoder_is_refused(
     tiny_models.byte_tokenizer().save_pretrained(tmp_path / "bert")
     assert run_main(monkeypatch, "capacity", tmp_path / "bert") == 2
     assert "is an encoder: capacity needs a causal language model" in capsys.readouterr().err
-
-
-def test_figures_that_cannot_be_written_are_told_before_the_work(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "pictures").write_text("")
-    assert run_main(monkeypatch, "capacity", "--figures", "pictures") == 2
-    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
-    assert asked == {}
 
 
 @pytest.mark.slow
@@ -127,7 +105,7 @@ def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:
     assert "about" in result.stderr  # the cost, before the work
     assert (pictures / "capacity.svg").is_file()
     again = run("capacity", folder, "--text", book, *quick, "--json", "--quiet")
-    found = json.loads(again.stdout)
-    assert found["manifest"]["settings"]["taus"] == [0.05]
-    assert {row["length"] for row in found["table"]} == {12, 24}
+    printed = json.loads(again.stdout)
+    assert printed["manifest"]["settings"]["taus"] == [0.05]
+    assert {row["length"] for row in printed["table"]} == {12, 24}
     assert again.stderr == ""

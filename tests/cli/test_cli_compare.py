@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-import webbrowser
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models
-from cli_runs import PLACED, StandIn, run, run_main
-
-from abbe import studies, views
+from cli_runs import PLACED, run, run_main, stand_in
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
-    seen: dict[str, Any] = {}
-    found = StandIn("compare", {"table": (1, math.nan)})
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        Path(options["folder"]).mkdir(parents=True, exist_ok=True)
-        return found
-
-    monkeypatch.setattr(studies, "compare", study)
-    monkeypatch.setattr(views, "compare_table", lambda comparison: "THE TABLE" * (comparison is found))
-    monkeypatch.setattr(views, "save_compare_figures", lambda comparison, folder: seen.update(figures=folder))
-    monkeypatch.setattr(webbrowser, "open", lambda address: seen.update(opened=address) or True)
-    monkeypatch.chdir(tmp_path)
-    return seen
+    return stand_in(monkeypatch, "compare", {"table": (1, math.nan)})
 
 
 def test_defaults(asked: dict[str, Any]) -> None:
@@ -89,11 +73,11 @@ def test_mistakes_are_one_line(
     monkeypatch.chdir(tmp_path)
     text = [] if "--text" in given else ["--text", str(book)]
     assert run_main(monkeypatch, "compare", folder, *text, *given) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("abbe: ")
-    assert words in told
-    assert "Traceback" not in told
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("abbe: ")
+    assert words in error
+    assert "Traceback" not in error
+    assert error.count("\n") == 1
     assert not (tmp_path / "abbe-compare-tiny").exists()
 
 
@@ -106,15 +90,6 @@ def test_an_encoder_is_refused(
     monkeypatch.chdir(tmp_path)
     assert run_main(monkeypatch, "compare", place, "--text", book) == 2
     assert "is an encoder: comparing normalizers needs a causal language model" in capsys.readouterr().err
-
-
-def test_figures_that_cannot_be_written_are_told_before_the_work(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "pictures").write_text("")
-    assert run_main(monkeypatch, "compare", "--figures", "pictures") == 2
-    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
-    assert asked == {}
 
 
 def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:

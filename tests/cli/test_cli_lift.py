@@ -6,26 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import PLACED, StandIn, run, run_main
-
-from abbe import studies, views
+from cli_runs import PLACED, run, run_main, stand_in
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """What the study was asked for; study and view are stand-ins."""
-    seen: dict[str, Any] = {}
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        return StandIn("lift", {"lifted": False}, file=options["folder"] / "plan.safetensors")
-
-    monkeypatch.setattr(studies, "lift", study, raising=False)
-    monkeypatch.setattr(views, "lift_table", lambda result: "THE TABLE", raising=False)
-    monkeypatch.chdir(tmp_path)
-    return seen
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the study was asked for; study and views are stand-ins."""
+    return stand_in(monkeypatch, "lift", {"lifted": False}, file="plan.safetensors")
 
 
 def test_defaults(asked: dict[str, Any]) -> None:

@@ -7,10 +7,11 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
-from cli_runs import COMMANDS, command_of, run, run_main, run_python
+from cli_runs import COMMANDS, command_of, run, run_main, run_python, stand_in
 
 from abbe import AbbeError, cli, models, normalizers, results, studies
 
@@ -102,8 +103,8 @@ def test_the_table_above_names_every_command() -> None:
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_examples_and_the_common_options(command: str) -> None:
-    found = command_of(command)
-    known = {name for parameter in found.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    entry = command_of(command)
+    known = {name for parameter in entry.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {"--json", "--quiet", "--debug"} <= known
     shown = run(*command.split(), "--help").stdout
     examples = [line.strip() for line in shown.partition("Examples:")[2].splitlines() if line.strip()]
@@ -114,7 +115,7 @@ def test_every_command_has_examples_and_the_common_options(command: str) -> None
         rest = words[depth:]
         assert {word for word in rest if word.startswith("-")} <= known
     assert "[bold]" not in shown
-    for parameter in found.params:
+    for parameter in entry.params:
         assert parameter.help or parameter.name == "help"
 
 
@@ -122,12 +123,12 @@ def test_every_command_has_examples_and_the_common_options(command: str) -> None
 def test_stopped(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = failing(monkeypatch, command, KeyboardInterrupt())
     assert run_main(monkeypatch, *arguments) == 130
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err == f"abbe: stopped; {ON.get(command, 'nothing was kept, the same command starts again')}\n"
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == f"abbe: stopped; {ON.get(command, 'nothing was kept, the same command starts again')}\n"
 
 
-def test_a_real_signal_is_told_the_same_way() -> None:
+def test_a_real_signal_is_reported_the_same_way() -> None:
     code = """
 import os, signal, sys, time
 from abbe import studies
@@ -154,9 +155,9 @@ def test_a_mistake_is_one_line_and_with_debug_a_traceback(
     assert capsys.readouterr().err == "abbe: the lens is dusty: wipe it\n"
     for arguments in (["--debug", name, *rest], [name, *rest, "--debug"]):
         assert run_main(monkeypatch, *arguments) == 2
-        told = capsys.readouterr().err
-        assert told.startswith("Traceback")
-        assert told.endswith("AbbeError: the lens is dusty: wipe it\n")
+        error = capsys.readouterr().err
+        assert error.startswith("Traceback")
+        assert error.endswith("AbbeError: the lens is dusty: wipe it\n")
     assert run_main(monkeypatch, name, *rest) == 2  # debug does not stay on
     assert "Traceback" not in capsys.readouterr().err
 
@@ -167,9 +168,9 @@ def test_a_defect_is_one_line_and_exit_code_1(
 ) -> None:
     arguments = failing(monkeypatch, command, RuntimeError("matrices do not fit\nand much more"))
     assert run_main(monkeypatch, *arguments) == 1
-    told = capsys.readouterr().err
+    error = capsys.readouterr().err
     line = "abbe: unexpected error, RuntimeError: matrices do not fit; run again with --debug to see where\n"
-    assert told == line
+    assert error == line
     assert run_main(monkeypatch, *arguments, "--debug") == 1
     assert "Traceback" in capsys.readouterr().err
 
@@ -188,9 +189,9 @@ def test_other_errors(
     error: Exception, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, *failing(monkeypatch, "verify", error)) == code
-    told = capsys.readouterr().err
-    assert told.startswith(f"abbe: {line}")
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"abbe: {line}")
+    assert message.count("\n") == 1
 
 
 @pytest.mark.slow
@@ -218,3 +219,14 @@ def test_an_unknown_command_gets_a_suggestion() -> None:
     assert result.exit_code == 2
     assert "report" in result.output
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("study", ["report", "compare", "capacity"])
+def test_figures_that_cannot_be_written_are_refused_before_the_work(
+    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    requests = stand_in(monkeypatch, study, {})
+    (tmp_path / "pictures").write_text("")
+    assert run_main(monkeypatch, study, "--figures", "pictures") == 2
+    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
+    assert requests == {}

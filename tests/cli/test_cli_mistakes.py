@@ -133,11 +133,11 @@ def test_one_line_and_nothing_written(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     assert run_main(monkeypatch, command, *given(place), "--out", place.out) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("abbe: ")
-    assert message in told.err
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("abbe: ")
+    assert message in output.err
+    assert output.err.count("\n") == 1
     assert not place.out.exists()
 
 
@@ -165,9 +165,9 @@ def test_the_folder_of_a_run(
     before = place.book.read_bytes()
     for out, message in cases:
         assert run_main(monkeypatch, command, place.model, "--text", place.book, *QUICK[command], "--out", out) == 2
-        told = capsys.readouterr().err
-        assert message in told
-        assert told.count("\n") == 1
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
     assert place.book.read_bytes() == before
     assert [path.name for path in (place.here / "mine").iterdir()] == ["letter.txt"]
 
@@ -202,10 +202,10 @@ def test_wrong_usage_names_what_is_wrong(
     arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, *arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert named in told.err
-    assert "Traceback" not in told.err
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert named in output.err
+    assert "Traceback" not in output.err
 
 
 @pytest.mark.parametrize(

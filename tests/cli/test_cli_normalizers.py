@@ -35,9 +35,9 @@ def test_nothing_is_cut_off(columns: int) -> None:
 
 
 def test_the_list_as_json_and_as_names() -> None:
-    found = json.loads(run("normalizers", "--json").stdout)["normalizers"]
-    assert [one["name"] for one in found] == [info.name for info in INFOS]
-    (entmax,) = [one for one in found if one["name"] == "entmax"]
+    normalizers = json.loads(run("normalizers", "--json").stdout)["normalizers"]
+    assert [one["name"] for one in normalizers] == [info.name for info in INFOS]
+    (entmax,) = [one for one in normalizers if one["name"] == "entmax"]
     assert entmax["parameters"][0]["default"] == 1.5
     assert entmax["parameters"][0]["allowed"] == "a number in (1, 2]"
     assert run("normalizers", "--quiet").stdout.split() == [info.name for info in INFOS]
@@ -48,12 +48,12 @@ def test_the_list_as_json_and_as_names() -> None:
 def test_every_normalizer_can_be_tried(spec: str) -> None:
     result = run("normalizers", spec, "--json")
     assert result.exit_code == 0, result.output
-    (found,) = json.loads(result.stdout)["trials"]
+    (trial,) = json.loads(result.stdout)["trials"]
     assert "Infinity" not in result.stdout
-    assert found["logits"] == [3, 2, 1, 0, -1]
-    assert len(found["weights"]) == 5
-    assert found["zeros"] == found["weights"].count(0)
-    assert found["row_sum"] == pytest.approx(sum(found["weights"]))
+    assert trial["logits"] == [3, 2, 1, 0, -1]
+    assert len(trial["weights"]) == 5
+    assert trial["zeros"] == trial["weights"].count(0)
+    assert trial["row_sum"] == pytest.approx(sum(trial["weights"]))
 
 
 def test_closed_forms() -> None:
@@ -74,13 +74,13 @@ def test_closed_forms() -> None:
 def test_a_masked_key_gets_nothing() -> None:
     (trial,) = try_normalizers(["softmax"], [1.0, 1.0, -math.inf])
     assert trial.weights == pytest.approx((0.5, 0.5, 0))
-    (found,) = json.loads(run("normalizers", "softmax", "--logits", "1,1,-inf", "--json").stdout)["trials"]
-    assert found["logits"] == [1.0, 1.0, None]
+    (only_trial,) = json.loads(run("normalizers", "softmax", "--logits", "1,1,-inf", "--json").stdout)["trials"]
+    assert only_trial["logits"] == [1.0, 1.0, None]
 
 
 def test_a_constant_that_is_infinite_is_null() -> None:
-    (found,) = json.loads(run("normalizers", "norm-softmax", "--json").stdout)["trials"]
-    assert found["lipschitz"] is None
+    (trial,) = json.loads(run("normalizers", "norm-softmax", "--json").stdout)["trials"]
+    assert trial["lipschitz"] is None
     assert "Lipschitz constant for 5 keys: none" in run("normalizers", "norm-softmax").stdout
 
 
@@ -133,9 +133,9 @@ def test_mistakes(
     arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run_main(monkeypatch, "normalizers", *arguments) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"abbe: {message}")
-    assert told.count("\n") == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"abbe: {message}")
+    assert error.count("\n") == 1
 
 
 def test_no_logits() -> None:

@@ -50,9 +50,9 @@ def test_a_failure_is_one_line_and_exit_code_2(
 ) -> None:
     recipe["error"] = error
     assert run_main(monkeypatch, "pull", "minilm") == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    step, line = told.err.splitlines()
+    output = capsys.readouterr()
+    assert output.out == ""
+    step, line = output.err.splitlines()
     assert step == "downloading a stand-in"
     assert line.startswith("abbe: ")
 
@@ -74,5 +74,5 @@ def test_json_and_quiet(recipe: dict[str, Any], tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "models" / "minilm"
     quiet = run("pull", "minilm", "--quiet")
     assert (quiet.stdout, quiet.stderr) == (f"{folder}\n", "")
-    found = json.loads(run("pull", "minilm", "--json").stdout)
-    assert found == {"name": "minilm", "folder": str(folder), "what": "a stand-in with 6 layers"}
+    printed = json.loads(run("pull", "minilm", "--json").stdout)
+    assert printed == {"name": "minilm", "folder": str(folder), "what": "a stand-in with 6 layers"}

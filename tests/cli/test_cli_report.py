@@ -9,34 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_runs import PLACED, StandIn, run, run_main
+from cli_runs import PLACED, run, stand_in
 
-from abbe import open_run, studies, views
+from abbe import open_run
 
 pytest_plugins = ("cli_fixtures",)
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What the study was asked for; study and views are stand-ins."""
-    seen: dict[str, Any] = {}
-    found = StandIn("report", {"numbers": (1, math.nan), "verdicts": [{"x": math.inf}]})
-
-    def study(model: str, text: list[str] | None, **options: Any) -> Any:
-        seen.update(options, model=model, text=text)
-        Path(options["folder"]).mkdir(parents=True, exist_ok=True)
-        return found
-
-    def save(report: Any, folder: Path) -> None:
-        assert report is found
-        seen["figures"] = folder
-
-    monkeypatch.setattr(studies, "report", study)
-    monkeypatch.setattr(views, "report_table", lambda report: "THE TABLE" * (report is found), raising=False)
-    monkeypatch.setattr(views, "save_report_figures", save, raising=False)
-    monkeypatch.setattr(webbrowser, "open", lambda address: seen.update(opened=address) or True)
-    monkeypatch.chdir(tmp_path)
-    return seen
+    return stand_in(monkeypatch, "report", {"numbers": (1, math.nan), "verdicts": [{"x": math.inf}]})
 
 
 def test_defaults(asked: dict[str, Any]) -> None:
@@ -87,15 +70,6 @@ def test_the_page_is_opened_only_when_asked(
     monkeypatch.setattr(webbrowser, "open", lambda address: False)
     result = run("report", "--open")
     assert (result.exit_code, result.stderr) == (0, "abbe: no browser was found: open the page yourself\n")
-
-
-def test_figures_that_cannot_be_written_are_told_before_the_work(
-    asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "pictures").write_text("")
-    assert run_main(monkeypatch, "report", "--figures", "pictures") == 2
-    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
-    assert asked == {}
 
 
 def test_a_real_run(folder: Path, book: Path, tmp_path: Path) -> None:

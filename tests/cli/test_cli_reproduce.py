@@ -32,12 +32,12 @@ def test_page_figures_table_and_data(folder: Path, book: Path, tmp_path: Path) -
 def test_json(folder: Path, book: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     result = run("reproduce", folder, "--text", book, "--quick", "--figure", "2a", "--json", "--quiet", "--out", out)
-    found = json.loads(result.stdout)
-    assert {claim["figure"] for claim in found["claims"]} == {"2a"}
-    assert found["manifest"]["settings"]["quick"] is True
+    printed = json.loads(result.stdout)
+    assert {claim["figure"] for claim in printed["claims"]} == {"2a"}
+    assert printed["manifest"]["settings"]["quick"] is True
     assert result.stderr == ""
     kept = json.loads((out / "reproduction.json").read_text())
-    assert found == kept
+    assert printed == kept
 
 
 def test_folder_is_named_after_the_model(
@@ -54,7 +54,7 @@ def test_quiet_is_the_path_of_the_page(folder: Path, book: Path, tmp_path: Path)
     assert (result.stdout, result.stderr) == (f"{out / 'reproduce.html'}\n", "")
 
 
-def test_interrupt_is_told_in_one_line(
+def test_interrupt_is_reported_in_one_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt(*_: object, **__: object) -> None:

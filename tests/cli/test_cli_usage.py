@@ -34,11 +34,11 @@ def test_one_line_and_exit_code_2(
 ) -> None:
     arguments, message = WRONG[what]
     assert run_main(monkeypatch, *arguments) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("abbe: ")
-    assert message.lower() in told.err.lower()  # typer writes the name of an argument in capitals, or does not
-    assert told.err.count("\n") == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("abbe: ")
+    assert message.lower() in output.err.lower()  # typer writes the name of an argument in capitals, or does not
+    assert output.err.count("\n") == 1
     assert run(*arguments).exit_code == 2
 
 

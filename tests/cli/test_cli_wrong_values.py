@@ -72,9 +72,9 @@ def test_one_line_and_exit_code_2(
         words = [] if command.split()[0] in WITHOUT_MODEL else list(on_model)
         words += [word for word in ALWAYS.get(command, []) if option != "--with"]
         code = run_main(monkeypatch, *command.split(), *words, f"{option}={value}")
-        told = capsys.readouterr()
-        assert code == 2, (value, told)
-        assert told.out == "", value
-        assert told.err.startswith("abbe: "), value
-        assert told.err.count("\n") == 1, (value, told.err)
+        output = capsys.readouterr()
+        assert code == 2, (value, output)
+        assert output.out == "", value
+        assert output.err.startswith("abbe: "), value
+        assert output.err.count("\n") == 1, (value, output.err)
     assert sorted(path.name for path in tmp_path.iterdir()) == before

@@ -122,9 +122,9 @@ def torch_path() -> Iterator[None]:
 
 def same(on_device: Any, on_cpu: Any, rel: float = 0.0, on: str = DEVICE) -> None:
     """Every tensor of the one is on the device, and equal to that of the other, within `rel` of the largest."""
-    found, wanted = (tree.tree_leaves(value, is_leaf=_is_tensor) for value in (on_device, on_cpu))
-    assert len(found) == len(wanted)
-    for place, (a, b) in enumerate(zip(found, wanted, strict=True)):
+    values, wanted = (tree.tree_leaves(value, is_leaf=_is_tensor) for value in (on_device, on_cpu))
+    assert len(values) == len(wanted)
+    for place, (a, b) in enumerate(zip(values, wanted, strict=True)):
         if not isinstance(b, Tensor):
             assert a == b, (place, a, b)
             continue

@@ -37,10 +37,10 @@ def recalled() -> None:
 
     with torch_path():
         wanted = work("cpu")
-    found = work(DEVICE)
-    same_tables(found.curves, wanted.curves, TRAINED)
-    same_tables(found.table, wanted.table, TRAINED)
-    assert (found.manifest["model"]["device"], found.manifest["identity"]["device"]) == (DEVICE, DEVICE)
+    result = work(DEVICE)
+    same_tables(result.curves, wanted.curves, TRAINED)
+    same_tables(result.table, wanted.table, TRAINED)
+    assert (result.manifest["model"]["device"], result.manifest["identity"]["device"]) == (DEVICE, DEVICE)
     assert "device" not in wanted.manifest["identity"]
 
 
@@ -65,10 +65,10 @@ def trained(task: str, read_on: str = DEVICE, **changed: Any) -> None:
     with torch_path():
         wanted = work("cpu")
     with mock.patch.object(lab_reading, "measure_layers", wraps=lab_reading.measure_layers) as measured:
-        found = work(DEVICE)
+        result = work(DEVICE)
     places = {layer.logits.device.type for call in measured.call_args_list for layer in call.args[0]}
     assert places == {read_on}
-    for on_device, on_cpu in zip(found, wanted, strict=True):
+    for on_device, on_cpu in zip(result, wanted, strict=True):
         same_tables(on_device, on_cpu, TRAINED)
 
 

@@ -49,9 +49,9 @@ def spread_diagnosis(places: list[str], first: str) -> None:
     with torch_path():
         wanted = work(model("llama", "cpu"))
         seen.clear()
-        found = work(spread(model("llama", first), places))
+        result = work(spread(model("llama", first), places))
     assert seen == places
-    same_tables(found, wanted)
+    same_tables(result, wanted)
 
 
 checks.add("diagnose a network on two devices", ["pretend:0", "pretend:1"], "pretend:0", quick=True)(spread_diagnosis)
@@ -69,8 +69,8 @@ def on_two_devices(
     """A study of a network with its second layer on the CPU, which can also be differentiated."""
     with torch_path():
         wanted = work(make("cpu"))
-        found = work(spread(make(DEVICE), ["pretend:0", "cpu"]))
-    same_tables(found, wanted, rel)
+        result = work(spread(make(DEVICE), ["pretend:0", "cpu"]))
+    same_tables(result, wanted, rel)
 
 
 @checks.add("report of a network on CPU and device")

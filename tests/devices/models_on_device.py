@@ -93,8 +93,8 @@ def generated(what: str) -> None:
                 output_logits=True, return_dict_in_generate=True,
             )  # fmt: skip
 
-    found, wanted = on_both(work, lambda device: model("llama", device))
-    same((found.sequences, found.logits), (wanted.sequences, wanted.logits), ROUNDING)
+    result, wanted = on_both(work, lambda device: model("llama", device))
+    same((result.sequences, result.logits), (wanted.sequences, wanted.logits), ROUNDING)
 
 
 for _spec in ("sparsemax", "entmax:alpha=1.5,learn=true", "topk:k=3", "softmax"):
@@ -159,9 +159,9 @@ def monitored(build: Callable[..., Any], padded: bool = False) -> None:
 
     with torch_path():
         wanted, weights = work("cpu")
-    found, moved_weights = work(DEVICE)
+    result, moved_weights = work(DEVICE)
     # Adam divides by sizes of gradients: after some steps weights differ by more than a rounding.
-    same_tables(found, wanted, 1e-3)
+    same_tables(result, wanted, 1e-3)
     same(moved_weights, weights, 1e-3)
     same(moved_weights, [x.cpu() for x in work(DEVICE, watched=False)[1]])
 

@@ -98,14 +98,14 @@ def check(study: str) -> None:
     plain, moved = models[0], spread(models[1])
     assert (str(moved.device), moved.devices) == ("pretend:0", "pretend:0+pretend:1")
     assert moved.fingerprint == plain.fingerprint
-    found, wanted = STUDIES[study](moved), STUDIES[study](plain)
-    assert found.schema == wanted.schema
-    for name, kind in found.schema.items():
+    result, wanted = STUDIES[study](moved), STUDIES[study](plain)
+    assert result.schema == wanted.schema
+    for name, kind in result.schema.items():
         if kind.is_float():
-            x, y = (torch.tensor(table[name].fill_null(torch.nan).to_list()) for table in (found, wanted))
+            x, y = (torch.tensor(table[name].fill_null(torch.nan).to_list()) for table in (result, wanted))
             torch.testing.assert_close(x, y, rtol=1e-3, atol=1e-3, equal_nan=True)
         else:
-            assert found[name].equals(wanted[name], null_equal=True), name
+            assert result[name].equals(wanted[name], null_equal=True), name
 
 
 if __name__ == "__main__":

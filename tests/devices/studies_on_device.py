@@ -43,11 +43,11 @@ def half_diagnosis(dtype: torch.dtype) -> None:
     def work(made: Model) -> pl.DataFrame:
         return abbe.diagnose(made, tiny_runs.TEXT, **({"lengths": [24]} | tiny_runs.QUICK | {"windows": 2})).table
 
-    found, wanted = on_both(work, lambda device: model("llama", device, dtype))
+    result, wanted = on_both(work, lambda device: model("llama", device, dtype))
     # Later layers are given states that torch's attention kernel of the CPU rounds otherwise.
-    same_tables(*(table.filter(pl.col("layer") == 0) for table in (found, wanted)))
+    same_tables(*(table.filter(pl.col("layer") == 0) for table in (result, wanted)))
     known = "measure", "layer", "head", "n", pl.col("value").is_null()
-    same_tables(*(table.select(known) for table in (found, wanted)))
+    same_tables(*(table.select(known) for table in (result, wanted)))
 
 
 @checks.add("report")
@@ -61,12 +61,12 @@ def reported() -> None:
             assert len(report.to_html()) > 10_000
             return report
 
-    found, wanted = on_both(work, lambda device: model("llama", device))
-    same_tables(found.run.table, wanted.run.table)
-    same_tables(found.alternatives, wanted.alternatives)
-    same_tables(found.growth, wanted.growth)
-    assert found.sample.tokens == wanted.sample.tokens
-    assert [(row.layer, row.head, row.query) for row in found.sample.rows] == [
+    result, wanted = on_both(work, lambda device: model("llama", device))
+    same_tables(result.run.table, wanted.run.table)
+    same_tables(result.alternatives, wanted.alternatives)
+    same_tables(result.growth, wanted.growth)
+    assert result.sample.tokens == wanted.sample.tokens
+    assert [(row.layer, row.head, row.query) for row in result.sample.rows] == [
         (row.layer, row.head, row.query) for row in wanted.sample.rows
     ]
 
@@ -76,8 +76,8 @@ def reproduced() -> None:
     def work(made: Model) -> Any:
         return abbe.reproduce(made, tiny_runs.TEXT, windows=2, queries=6, progress=False)
 
-    found, wanted = on_both(work)
-    same_tables(found.table, wanted.table)
+    result, wanted = on_both(work)
+    same_tables(result.table, wanted.table)
 
 
 @checks.add("capacity")
@@ -100,13 +100,13 @@ def comparison(normalizers: list[str]) -> None:
 def calibrated() -> None:
     def work(made: Model) -> Any:
         with tempfile.TemporaryDirectory() as folder:
-            found = abbe.calibrate(
+            calibration = abbe.calibrate(
                 made, tiny_runs.TEXT, normalizer="entmax:alpha=1.5", windows=3, held_out=2, length=32, queries=8,
                 steps=2, finetune=2, resamples=50, progress=False, folder=Path(folder) / "run",
             )  # fmt: skip
-            with abbe.swap(made, f"file:{found.file}") as swap:
+            with abbe.swap(made, f"file:{calibration.file}") as swap:
                 fitted = [parameter.detach().clone() for parameter in swap.parameters()]
-            return found.table, fitted
+            return calibration.table, fitted
 
     (table, fitted), (wanted, wanted_fit) = on_both(work)
     # Steps of Adam go by the signs of gradients, and raw parameters are of the order of 1.
@@ -129,5 +129,5 @@ def resumed_tuning() -> None:
             assert first.select(pl.exclude("^seconds.*$")).equals(again.select(pl.exclude("^seconds.*$")))
             return first
 
-    found, wanted = on_both(work)
-    same_tables(found, wanted, 1e-3)
+    result, wanted = on_both(work)
+    same_tables(result, wanted, 1e-3)

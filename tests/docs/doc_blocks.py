@@ -88,7 +88,7 @@ def _reason(above: list[str]) -> str:
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a block, one a line; a backslash carries a line over to the next. In a console `$` marks them."""
+    """The commands of a block, one per line; a backslash carries a line over. In a console `$` marks them."""
     lines = [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
     if block.language == "console":
         return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]

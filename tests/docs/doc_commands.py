@@ -103,9 +103,9 @@ def run_abbe(words: list[str]) -> str:
     finally:
         for made in set(Path().iterdir()) - before:
             shutil.rmtree(made) if made.is_dir() else made.unlink()
-    told = f"abbe {shlex.join(words)}: {result.exception or result.output}"
-    assert result.exit_code == 0, told
-    assert words[0] in WITHOUT_A_MODEL, f"ended before it ran a model: {told}"
+    message = f"abbe {shlex.join(words)}: {result.exception or result.output}"
+    assert result.exit_code == 0, message
+    assert words[0] in WITHOUT_A_MODEL, f"ended before it ran a model: {message}"
     return result.output
 
 

@@ -59,10 +59,10 @@ def check_shown(value: Any, comment: str, where: str) -> None:
     number = _NUMBER.match(comment)
     if number is None:
         return
-    told, places = float(number[1]), len(number[2] or "")
-    if abs(told) < ROUNDING:
+    printed, places = float(number[1]), len(number[2] or "")
+    if abs(printed) < ROUNDING:
         right = 0 <= float(value) < ROUNDING
     else:
-        right = abs(float(value) - told) <= 0.5 * 10**-places * (1 + 1e-9)
+        right = abs(float(value) - printed) <= 0.5 * 10**-places * (1 + 1e-9)
     if not right:
         raise Untrue(f"{where}: it is {float(value):.6g}")

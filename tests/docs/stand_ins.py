@@ -1,4 +1,4 @@
-"""What a reader has and a test has not: pulled models, a model of the hub, a folder of their own, long texts."""
+"""Stand-ins for what a reader has and a test does not: pulled models, a model of the hub, a folder, long texts."""
 
 from __future__ import annotations
 

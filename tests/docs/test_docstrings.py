@@ -120,7 +120,7 @@ WITH_MODELS = [one for one in ALL if not is_cheap(one) and examples(one) is not 
 
 @pytest.fixture(scope="module")
 def made_once() -> Iterator[None]:
-    """A study that many examples call alike, and that keeps no folder, runs once."""
+    """A study that many examples call with the same arguments, and that keeps no folder, runs once."""
     with pytest.MonkeyPatch.context() as patch:
         for name in ONCE:
             patch.setattr(abbe, name, remembering(getattr(abbe, name)))

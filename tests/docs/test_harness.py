@@ -56,7 +56,7 @@ def written(tmp_path: Path, text: str) -> str:
     return str(tmp_path / "some.md")
 
 
-def test_blocks_and_prose_are_told_from_each_other(tmp_path: Path) -> None:
+def test_blocks_and_prose_are_distinguished(tmp_path: Path) -> None:
     text = "# A\n\n    abbe report \\\n        --quiet\n\n    make test\n\n```python\nx = 1\n\ny\n```\nand `a\nb`\n"
     document = read(written(tmp_path, text))
     assert document.blocks == (

@@ -43,7 +43,7 @@ def test_every_picture_of_the_table_exists_is_small_and_shown() -> None:
 
 
 def test_figures_of_the_paper_are_drawn_with_the_words_of_today() -> None:
-    """Those that need nothing but the checkout; who rewords a figure draws them again."""
+    """Those that need nothing but the checkout; after a figure is reworded, it must be drawn again."""
     for name, words in WORDS.items():
         drawn = (FIGURES / f"embedded-{name}.svg").read_text(encoding="utf-8")
         assert f">{words.question}<" in drawn, name

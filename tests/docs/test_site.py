@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
 from doc_blocks import ROOT
+from page_in_browser import needs_browser, opener
 from site_pages import python_pages, reference_pages
 
 import abbe
@@ -131,28 +132,21 @@ def test_a_reader_gets_there_in_two_clicks(goal: str, site: Path, pages: dict[Pa
 
 # -- In a browser, from the file system --------------------------------------------------------------------------------
 
-CHROMIUM = shutil.which("chromium")
 LOOKED_AT = ("index", "how-to/swapping", "reference/measures", "reference/python/abbe", "explanation/theory")
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-def test_the_site_works_from_the_file_system(site: Path) -> None:
+@needs_browser
+def test_the_site_works_from_the_file_system(site: Path, browser: Any) -> None:
     """Search answers, no page asks a host for anything, and none is wider than a phone."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"])
-        page = browser.new_page(viewport={"width": 1280, "height": 900})
-        asked: list[str] = []
-        errors: list[str] = []
-        page.on("request", lambda request: asked.append(request.url) if request.url.startswith("http") else None)
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto((site / "how-to" / "swapping.html").as_uri())
+    with opener(browser, site / "how-to" / "swapping.html") as open_page:
+        seen = open_page()
+        page = seen.page
         page.click(".md-search__input")
         page.type(".md-search__input", "separability")
         page.wait_for_selector(".md-search-result__item", timeout=60_000)
         page.set_viewport_size({"width": 400, "height": 800})
         for name in LOOKED_AT:
             page.goto((site / f"{name}.html").as_uri())
-            assert page.evaluate("document.documentElement.scrollWidth") <= 400, name
-        browser.close()
-    assert (asked, errors) == ([], [])
+            seen.fits()
+        assert seen.messages == []
+        assert not [url for url in seen.requests if url.startswith("http")]

@@ -24,8 +24,8 @@ OF_OTHERS = {"--part", "--only", "--outtype"}  # of the benchmarks, and of llama
 def test_names_of_the_library_exist(name: str) -> None:
     document = read(name)
     code = "\n".join([*document.spans, *(block.text for block in document.of("python"))])
-    for found in re.findall(r"\babbe((?:\.[a-z_]\w*)+)", code, re.IGNORECASE):
-        assert reduce(getattr, found.strip(".").split("."), abbe) is not None, found
+    for path in re.findall(r"\babbe((?:\.[a-z_]\w*)+)", code, re.IGNORECASE):
+        assert reduce(getattr, path.strip(".").split("."), abbe) is not None, path
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

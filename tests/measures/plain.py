@@ -32,18 +32,18 @@ def plain_set(weights: Tensor, vectors: Tensor, chosen: Sequence[int]) -> dict[s
     outside = [j for j in range(len(weights)) if j not in set(inside)]
     y = weights[:, None] * vectors
     s = y[inside].sum(0)
-    found = {
+    values = {
         "top_mass": float(weights[inside].sum()),
         "selected_divergence": _divergence(weights[inside]),
         "distance": sum(float((y[j] - s).norm()) for j in outside),
         "net_distance": float((y[outside].sum(0) - s).norm()),
     }
-    found["distance_per_token"] = found["distance"] / len(outside)
+    values["distance_per_token"] = values["distance"] / len(outside)
     euclidean = [float((y[j] - s).norm()) for j in range(len(weights))]
     cosine = [_cosine_distance(y[j], s) for j in range(len(weights))]
     for suffix, far in (("", euclidean), ("_cosine", cosine)):
-        found |= {name + suffix: value for name, value in _retrieval(far, inside, outside).items()}
-    return found
+        values |= {name + suffix: value for name, value in _retrieval(far, inside, outside).items()}
+    return values
 
 
 def _divergence(weights: Tensor) -> float:
@@ -91,7 +91,7 @@ def plain_geometry(rows: Any, orders: Tensor, grid: Sequence[int]) -> dict[str, 
     NaN where the set would leave no visible key out, or all weights are 0.
     """
     heads, queries, keys = rows.logits.shape
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for head in range(heads):
         vectors = rows.vectors[head // (heads // len(rows.vectors))].double()
         for query in range(queries):
@@ -103,8 +103,8 @@ def plain_geometry(rows: Any, orders: Tensor, grid: Sequence[int]) -> dict[str, 
                 chosen = [seen.index(int(j)) for j in orders[head, query, :size]]
                 for name, value in plain_set(weights, vectors[seen], chosen).items():
                     empty = torch.full((heads, queries, len(grid)), math.nan, dtype=torch.float64)
-                    found.setdefault(name, empty)[head, query, i] = value
-    return found
+                    values.setdefault(name, empty)[head, query, i] = value
+    return values
 
 
 @torch.no_grad()
@@ -195,7 +195,7 @@ def _torch_set(a: Tensor, v: Tensor, chosen: Tensor) -> dict[str, Tensor]:
     far = (y - s).norm(dim=-1)
     apart = 1 - torch.nn.functional.cosine_similarity(y, s[None], dim=-1, eps=torch.finfo(y.dtype).tiny)
     share = a[inside] / a[inside].sum()
-    found = {
+    values = {
         "top_mass": a[inside].sum(),
         "selected_divergence": math.log(len(chosen)) + torch.xlogy(share, share).sum(),
         "distance": far[~inside].sum(),
@@ -205,21 +205,21 @@ def _torch_set(a: Tensor, v: Tensor, chosen: Tensor) -> dict[str, Tensor]:
     for suffix, d in (("", far), ("_cosine", apart)):
         recall = (d[inside] < d[~inside].min()).double().mean()
         precision = len(chosen) / (len(chosen) + (d[~inside] <= d[inside].max()).sum().double())
-        found[f"separability{suffix}"] = (d[inside] <= d[~inside].min()).double().mean()
-        found[f"recall{suffix}"], found[f"precision{suffix}"] = recall, precision
-        found[f"f_score{suffix}"] = 2 * recall * precision / (recall + precision)
-    return found
+        values[f"separability{suffix}"] = (d[inside] <= d[~inside].min()).double().mean()
+        values[f"recall{suffix}"], values[f"precision{suffix}"] = recall, precision
+        values[f"f_score{suffix}"] = 2 * recall * precision / (recall + precision)
+    return values
 
 
 def _by_grid(means: dict[str, Tensor], grid: Sequence[int]) -> dict[str, Tensor]:
     """ "name/N" and "name/N/control" -> "name" and "name/control", (head, N), NaN where no query was long enough."""
-    found: dict[str, Tensor] = {}
+    values: dict[str, Tensor] = {}
     for key, value in means.items():
         name, *rest = key.split("/")
         if not rest:
-            found[name] = value
+            values[name] = value
             continue
         whole = "/".join([name, *rest[1:]])
         empty = torch.full((len(value), len(grid)), math.nan, dtype=torch.float64)
-        found.setdefault(whole, empty)[:, list(grid).index(int(rest[0]))] = value
-    return found
+        values.setdefault(whole, empty)[:, list(grid).index(int(rest[0]))] = value
+    return values

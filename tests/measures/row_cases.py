@@ -63,6 +63,17 @@ def changed(rows: Rows, **parts: Tensor) -> Rows:
     return Rows(**given, softmax=rows.softmax, sink=rows.sink)
 
 
+def masked_and_absent(seed: int, dtype: torch.dtype) -> tuple[Rows, Rows]:
+    """Rows of which every third key is hidden, with other vectors there, and the same rows without these keys."""
+    rows = random_rows(seed, heads=3, queries=5, keys=30, mask="all")
+    kept = torch.arange(30) % 3 != 1
+    logits = rows.logits.masked_fill(~kept, -math.inf)
+    weights = torch.softmax(logits, -1)
+    garbage = torch.where(kept[:, None], rows.vectors, 1e3 * torch.randn(3, 30, 5, generator=seeded(1)).double())
+    absent = Rows(logits[..., kept], weights[..., kept], rows.vectors[:, kept], softmax=True)
+    return as_type(Rows(logits, weights, garbage, softmax=True), dtype), as_type(absent, dtype)
+
+
 def nasty_rows(dtype: torch.dtype = torch.float64) -> dict[str, Rows]:
     """Softmax rows at the edges of what is allowed."""
     keys, width = 12, 3

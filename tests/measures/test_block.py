@@ -56,11 +56,11 @@ def by_functions(rows: Rows, spec: str = "softmax") -> dict[str, Summary]:
     return compute(state | update({}, decay(rows)))
 
 
-def check_equal(found: dict[str, Summary], expected: dict[str, Summary], heads: slice = slice(None)) -> None:
-    assert set(found) == set(expected)
+def check_equal(summaries: dict[str, Summary], expected: dict[str, Summary], heads: slice = slice(None)) -> None:
+    assert set(summaries) == set(expected)
     for name, want in expected.items():
         for part in ("value", "limit", "control", "rows"):
-            got, right = getattr(found[name], part), getattr(want, part)
+            got, right = getattr(summaries[name], part), getattr(want, part)
             assert (got is None) == (right is None), (name, part)
             if right is not None:  # sums of float64 in another order
                 torch.testing.assert_close(got[heads], right, rtol=1e-13, atol=0, equal_nan=True, msg=f"{name} {part}")

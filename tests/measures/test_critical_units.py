@@ -48,9 +48,9 @@ def test_the_first_size_that_does_not_reject() -> None:
     low, high = torch.arange(10.0), torch.arange(10.0) + 100
     true = torch.stack([torch.stack([low, low, low]), torch.stack([low, low, low]), torch.full((3, 10), math.nan)])
     other = torch.stack([torch.stack([high, low, high]), torch.stack([high, high, high]), true[2]])
-    found = critical_of_units(true, other, (1, 4, 16), 0.01)
-    assert found[:2].tolist() == [4.0, math.inf]
-    assert math.isnan(float(found[2]))
+    sizes = critical_of_units(true, other, (1, 4, 16), 0.01)
+    assert sizes[:2].tolist() == [4.0, math.inf]
+    assert math.isnan(float(sizes[2]))
     few = critical_of_units(true[..., :4], other[..., :4], (1, 4, 16), 0.01)  # four samples never reject
     assert few[:2].tolist() == [1.0, 1.0]
     with pytest.raises(AbbeError, match="must both be"):
@@ -89,6 +89,6 @@ def test_the_kernel_gives_what_the_reference_gives(kernels: None, groups: int, m
     exact = expected_distance(rows, choose_sets(rows, sizes, seeded(0)))["expected_distance_low"]
     single: Rows = as_type(rows, torch.float32)
     assert single.fused
-    found = distance_formula(single, choose_sets(single, sizes, seeded(0)))["expected_distance_low"]
-    assert torch.equal(found.defined, exact.defined)
-    torch.testing.assert_close(found.value.double()[found.defined], exact.value[exact.defined], rtol=2e-6, atol=1e-6)
+    fused = distance_formula(single, choose_sets(single, sizes, seeded(0)))["expected_distance_low"]
+    assert torch.equal(fused.defined, exact.defined)
+    torch.testing.assert_close(fused.value.double()[fused.defined], exact.value[exact.defined], rtol=2e-6, atol=1e-6)

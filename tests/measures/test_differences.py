@@ -64,13 +64,13 @@ def assert_exact(rows: Rows, seed: int, close: float = 1e-9, settings: tuple[tup
     settings = settings or tuple((t, step) for t in TEMPERATURES for step in STEPS)
     drawn = directions(rows, seeded(seed))
     for t, step in settings:
-        found = differences(rows, (t,), (step,), seeded(seed))
+        readings = differences(rows, (t,), (step,), seeded(seed))
         for head in range(rows.heads):
             sink = None if rows.sink_logits is None else float(rows.sink_logits[head])
             for query in range(rows.queries):
                 row = rows.logits[head, query]
                 for name, u in (("random", drawn[query]), ("pair", pair_direction(row))):
-                    reading = found[f"difference_{name}@T={t:g},eps={step:g}"]
+                    reading = readings[f"difference_{name}@T={t:g},eps={step:g}"]
                     if not bool(reading.defined[head, query]):
                         continue
                     wanted = exact(row, u, t, step, sink)
@@ -147,8 +147,8 @@ def test_two_keys_reach_what_is_proved(t: float, step: float) -> None:
     """The largest difference that a step of this length can make: two keys that change places."""
     half = step / (2 * math.sqrt(2))
     rows = rows_of(torch.tensor([[[-half, half]]], dtype=torch.float64))
-    found = differences(rows, (t,), (step,), seeded(0))[f"difference_pair@T={t:g},eps={step:g}"]
-    assert float(found.value) == pytest.approx(float(bounds.change_bound_by_norm(step, t)) / step, rel=1e-9)
+    reading = differences(rows, (t,), (step,), seeded(0))[f"difference_pair@T={t:g},eps={step:g}"]
+    assert float(reading.value) == pytest.approx(float(bounds.change_bound_by_norm(step, t)) / step, rel=1e-9)
 
 
 @pytest.mark.parametrize("sink", [False, True])
@@ -156,10 +156,10 @@ def test_small_steps_give_the_sensitivity(sink: bool) -> None:
     """To first order in eps, along the same draw of the generator."""
     rows = random_rows(8, mask="some")
     rows = rows_of(rows.logits, torch.tensor([0.3, 4.0, -1.0, 0.0], dtype=torch.float64)) if sink else rows
-    found = differences(rows, (10.0, 1.0), (1e-3,), seeded(2))
+    readings = differences(rows, (10.0, 1.0), (1e-3,), seeded(2))
     slopes = sensitivity(rows, abbe.normalizer("softmax"), (10.0, 1.0), seeded(2))
     for t, suffix in ((10, "@T=10"), (1, "")):
-        got, slope = found[f"difference_random@T={t},eps=0.001"], slopes[f"sensitivity_random{suffix}"]
+        got, slope = readings[f"difference_random@T={t},eps=0.001"], slopes[f"sensitivity_random{suffix}"]
         torch.testing.assert_close(got.value[got.defined], slope.value[got.defined], rtol=2e-3, atol=1e-12)
 
 
@@ -172,9 +172,9 @@ def test_heads_share_the_draw_of_their_query() -> None:
 
 def test_sink_logits_follow_from_the_weights() -> None:
     logits, sink = random_rows(10, mask="some").logits, torch.tensor([0.5, 3.0, -2.0, 1.0], dtype=torch.float64)
-    known, found = rows_of(logits, sink), rows_of(logits, sink, known=False)
+    known, inferred = rows_of(logits, sink), rows_of(logits, sink, known=False)
     wanted = differences(known, (0.1, 1.0, 10.0), STEPS, seeded(4))
-    for name, reading in differences(found, (0.1, 1.0, 10.0), STEPS, seeded(4)).items():
+    for name, reading in differences(inferred, (0.1, 1.0, 10.0), STEPS, seeded(4)).items():
         torch.testing.assert_close(reading.value, wanted[name].value, rtol=1e-8, atol=1e-12, msg=name)
 
 
@@ -194,10 +194,10 @@ def test_one_key_cannot_move_unless_there_is_a_sink() -> None:
     names = ("difference_random@T=1,eps=0.1", "difference_pair@T=1,eps=0.1")
     alone = differences(rows_of(logits), (1.0,), (0.1,), seeded(5))
     beside = differences(rows_of(logits, torch.zeros(1, dtype=torch.float64)), (1.0,), (0.1,), seeded(5))
-    for found in (alone, beside):
+    for measured in (alone, beside):
         for name in names:
-            assert found[name].defined.tolist() == [[True, True, False]]
-            assert bool((found[name].value == 0).all()) or (found is beside and name == names[0])
+            assert measured[name].defined.tolist() == [[True, True, False]]
+            assert bool((measured[name].value == 0).all()) or (measured is beside and name == names[0])
     assert bool((beside[names[0]].value[0, :2] > 1e-3).all())
 
 
@@ -235,18 +235,18 @@ def test_low_precision_is_measured_at_the_logits_given() -> None:
 def test_names_quantiles_and_no_graph() -> None:
     rows = random_rows(13)
     rows.logits.requires_grad_()
-    found = differences(rows, (1, 0.1, 1.00000001), (1e-3, 10), seeded(0))
-    assert all(not reading.value.requires_grad for reading in found.values())
+    readings = differences(rows, (1, 0.1, 1.00000001), (1e-3, 10), seeded(0))
+    assert all(not reading.value.requires_grad for reading in readings.values())
     parts = {f"{u}_{part}" for u in ("random", "pair") for part in ("mean", "p95", "max")}
     at = {f"@T={t},eps={step}" for t in ("1", "0.1", "1.00000001") for step in ("0.001", "10")}
-    assert set(summarize(found)) == {f"difference_{part}{suffix}" for part in parts for suffix in at}
+    assert set(summarize(readings)) == {f"difference_{part}{suffix}" for part in parts for suffix in at}
     listed = {info.name: info for info in list_measures()}
     for part in parts:
         info = listed[f"difference_{part}"]
         assert (info.by_size, info.unit, info.meaning[:10]) == (False, "weight per logit", "high means")
         assert ", low " in info.meaning
-    largest: Reading = found["difference_pair@T=0.1,eps=10"]
-    summary = summarize(found)["difference_pair_max@T=0.1,eps=10"]
+    largest: Reading = readings["difference_pair@T=0.1,eps=10"]
+    summary = summarize(readings)["difference_pair_max@T=0.1,eps=10"]
     torch.testing.assert_close(summary.value, largest.value.amax(1))
 
 

@@ -23,11 +23,11 @@ SPECS = ["softmax", "sparsemax", "sink:b=0.5", "sigmoid", "topk:k=3", "relu"]
 @pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
 def test_values_are_those_of_plain_python(spec: str, mask: str) -> None:
     rows = random_rows(1, spec=spec, mask=mask)
-    found = dispersion(rows)
+    readings = dispersion(rows)
     for head, query in itertools.product(range(rows.heads), range(rows.queries)):
         seen = rows.visible[head, query]
         weights = rows.weights[head, query, seen]
-        for name, reading in found.items():
+        for name, reading in readings.items():
             alive = len(weights) > 0 and (
                 bool((weights > 0).any()) or name in ("max_weight", "logit_range", "sink_mass")
             )
@@ -35,8 +35,8 @@ def test_values_are_those_of_plain_python(spec: str, mask: str) -> None:
             if alive and not name.endswith("_floor") and bool((weights > 0).any()):
                 expected = plain_row(rows.logits[head, query, seen], weights)[name]
                 assert float(reading.value[head, query]) == pytest.approx(expected, rel=1e-11, abs=1e-12), name
-    assert ("learned_sink_mass" in found) == rows.sink
-    assert ("entropy_floor" in found) == rows.softmax
+    assert ("learned_sink_mass" in readings) == rows.sink
+    assert ("entropy_floor" in readings) == rows.softmax
 
 
 @pytest.mark.parametrize("spec", [*SPECS, "negative"])
@@ -60,11 +60,11 @@ def test_sets_of_tiny_weights_share_them_as_any_others(kernels: None) -> None:
     weights = torch.tensor([[[1.0, 4e-38, 4e-38, 2e-38, 1e-40, 1e-40, 0.0]]])
     rows = Rows(torch.zeros_like(weights), weights, torch.ones(1, 7, 1))
     order = torch.tensor([[[1, 2, 3]]]), torch.tensor([[[4, 5, 6]]])
-    found = selection(rows, Sets((1, 2, 3), *order))["selected_divergence"]
+    divergence = selection(rows, Sets((1, 2, 3), *order))["selected_divergence"]
     shares = torch.tensor([0.4, 0.4, 0.2], dtype=torch.float64)
     uneven = math.log(3) + float(torch.xlogy(shares, shares).sum())
-    assert found.value[0, 0].tolist() == pytest.approx([0, 0, uneven], abs=1e-4)
-    assert found.control[0, 0].tolist() == pytest.approx([0, 0, math.log(3 / 2)], abs=1e-4)
+    assert divergence.value[0, 0].tolist() == pytest.approx([0, 0, uneven], abs=1e-4)
+    assert divergence.control[0, 0].tolist() == pytest.approx([0, 0, math.log(3 / 2)], abs=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -86,21 +86,21 @@ def test_nothing_exceeds_its_limit_or_is_below_its_floor(name: str, dtype: torch
 @given(st.integers(0, 10**6), st.floats(0.01, 40), st.integers(1, 30))
 def test_bounds_hold_for_random_rows(seed: int, scale: float, keys: int) -> None:
     rows = random_rows(seed, keys=keys, scale=scale, mask="all")
-    found = dispersion(rows)
+    readings = dispersion(rows)
     for name in ("entropy", "effective_tokens", "max_weight"):
-        limit = found[name].limit
+        limit = readings[name].limit
         assert limit is not None
-        assert bool((found[name].value <= limit * (1 + 1e-10) + 1e-12).all())
-    assert bool((found["entropy_floor"].value <= found["entropy"].value + 1e-10).all())
-    assert bool((found["effective_tokens_floor"].value <= found["effective_tokens"].value * (1 + 1e-10)).all())
+        assert bool((readings[name].value <= limit * (1 + 1e-10) + 1e-12).all())
+    assert bool((readings["entropy_floor"].value <= readings["entropy"].value + 1e-10).all())
+    assert bool((readings["effective_tokens_floor"].value <= readings["effective_tokens"].value * (1 + 1e-10)).all())
 
 
 def test_limits_are_reached() -> None:
     """Equal logits reach ln n and n; two-level logits reach the ceilings of the weights."""
     flat, two = nasty_rows()["ties"], nasty_rows()["two levels"]
-    found = dispersion(flat)
-    torch.testing.assert_close(found["entropy"].value, found["entropy"].limit, rtol=1e-12, atol=0)
-    torch.testing.assert_close(found["effective_tokens"].value, found["effective_tokens"].limit, rtol=1e-12, atol=0)
+    values = dispersion(flat)
+    torch.testing.assert_close(values["entropy"].value, values["entropy"].limit, rtol=1e-12, atol=0)
+    torch.testing.assert_close(values["effective_tokens"].value, values["effective_tokens"].limit, rtol=1e-12, atol=0)
     mass = selection(two, choose_sets(two, (1, 2), seeded(0)))["top_mass"]
     assert mass.limit is not None
     torch.testing.assert_close(mass.value[..., 1], mass.limit[..., 1], rtol=1e-12, atol=0)
@@ -114,10 +114,10 @@ def test_controls_are_equal_shares_and_the_range_limit_is_passed_on() -> None:
     rows = random_rows(3, mask="causal")
     limit = torch.rand(rows.heads, rows.queries, generator=seeded(1))
     given_limit = Rows(rows.logits, rows.weights, rows.vectors, range_limit=limit, softmax=True)
-    found = dispersion(given_limit)
-    assert found["logit_range"].limit is limit
+    readings = dispersion(given_limit)
+    assert readings["logit_range"].limit is limit
     for name in ("max_weight", "sink_mass"):
-        torch.testing.assert_close(found[name].control, 1 / rows.count.double())
+        torch.testing.assert_close(readings[name].control, 1 / rows.count.double())
     mass = selection(rows, choose_sets(rows, (1, 4), seeded(0)))["top_mass"]
     torch.testing.assert_close(mass.control, torch.tensor([1.0, 4.0]).double() / rows.count[..., None])
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import plain_set
-from row_cases import as_type, changed, nasty_rows, random_rows, seeded
+from row_cases import as_type, changed, masked_and_absent, nasty_rows, random_rows, seeded
 from torch import Tensor
 
 from abbe import AbbeError, bounds
@@ -22,9 +22,9 @@ NAMES = ("expected_distance_low", "expected_distance_high", "expected_net_distan
 
 
 def readings(rows: Rows, grid: tuple[int, ...] = GRID) -> tuple[Reading, Reading, Reading]:
-    found = expected_distance(rows, choose_sets(rows, grid, seeded(0)))
-    assert tuple(found) == NAMES
-    return found[NAMES[0]], found[NAMES[1]], found[NAMES[2]]
+    measured = expected_distance(rows, choose_sets(rows, grid, seeded(0)))
+    assert tuple(measured) == NAMES
+    return measured[NAMES[0]], measured[NAMES[1]], measured[NAMES[2]]
 
 
 def by_enumeration(a: Tensor, x: Tensor, size: int) -> tuple[float, float, float, float]:
@@ -37,9 +37,9 @@ def by_enumeration(a: Tensor, x: Tensor, size: int) -> tuple[float, float, float
         apart = torch.stack([y[i] - y[list(chosen)].sum(0) for chosen in itertools.combinations(others, size)])
         low += float(apart.mean(0).norm())
         high += math.sqrt(float((apart**2).sum(-1).mean()))
-    found = [plain_set(a, x, chosen) for chosen in itertools.combinations(range(n), size)]
-    mean = sum(one["distance"] for one in found) / len(found)
-    square = sum(one["net_distance"] ** 2 for one in found) / len(found)
+    sets = [plain_set(a, x, chosen) for chosen in itertools.combinations(range(n), size)]
+    mean = sum(one["distance"] for one in sets) / len(sets)
+    square = sum(one["net_distance"] ** 2 for one in sets) / len(sets)
     return (n - size) / n * low, (n - size) / n * high, mean, math.sqrt(square)
 
 
@@ -159,13 +159,7 @@ def test_blocks_give_the_same_as_all_at_once(seed: int, cuts: list[int]) -> None
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_masked_key_is_an_absent_key(dtype: torch.dtype) -> None:
     """Also with other vectors at invisible keys."""
-    rows = random_rows(4, heads=3, queries=5, keys=30, mask="all")
-    kept = torch.arange(30) % 3 != 1
-    logits = rows.logits.masked_fill(~kept, -math.inf)
-    weights = torch.softmax(logits, -1)
-    garbage = torch.where(kept[:, None], rows.vectors, 1e3 * torch.randn(3, 30, 5, generator=seeded(1)).double())
-    masked = as_type(Rows(logits, weights, garbage, softmax=True), dtype)
-    absent = as_type(Rows(logits[..., kept], weights[..., kept], rows.vectors[:, kept], softmax=True), dtype)
+    masked, absent = masked_and_absent(4, dtype)
     for one, other in zip(readings(masked), readings(absent), strict=True):
         assert bool(one.defined.all())
         torch.testing.assert_close(one.value, other.value, rtol=1e-10, atol=0)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inside import fused_geometry, reference_geometry, row_geometry
 from plain import least_gap, plain_geometry
-from row_cases import as_type, changed, nasty_rows, random_rows, seeded
+from row_cases import as_type, changed, masked_and_absent, nasty_rows, random_rows, seeded
 from torch import Tensor
 
 from abbe import AbbeError, bounds
@@ -27,8 +27,8 @@ def readings(rows: Rows, grid: tuple[int, ...] = GRID, seed: int = 0) -> tuple[S
     return sets, geometry(rows, sets) | selection(rows, sets)
 
 
-def same_where_defined(found: Mapping[str, Reading], expected: Mapping[str, Tensor], part: str, close: float) -> None:
-    for name, reading in found.items():
+def same_where_defined(values: Mapping[str, Reading], expected: Mapping[str, Tensor], part: str, close: float) -> None:
+    for name, reading in values.items():
         got, want = getattr(reading, part).double(), expected[name]
         assert torch.equal(reading.defined, ~want.isnan()), name
         torch.testing.assert_close(got[reading.defined], want[reading.defined], rtol=close, atol=close, msg=name)
@@ -39,10 +39,10 @@ def same_where_defined(found: Mapping[str, Reading], expected: Mapping[str, Tens
 @pytest.mark.parametrize(("heads", "groups"), [(4, 4), (4, 2), (4, 1)])
 def test_values_and_controls_are_those_of_the_loops(mask: str, heads: int, groups: int) -> None:
     rows = random_rows(1, heads=heads, groups=groups, mask=mask)
-    sets, found = readings(rows)
-    same_where_defined(found, plain_geometry(rows, sets.selected, GRID), "value", 1e-10)
-    del found["top_mass"]  # its control is N/n
-    same_where_defined(found, plain_geometry(rows, sets.random, GRID), "control", 1e-10)
+    sets, measured = readings(rows)
+    same_where_defined(measured, plain_geometry(rows, sets.selected, GRID), "value", 1e-10)
+    del measured["top_mass"]  # its control is N/n
+    same_where_defined(measured, plain_geometry(rows, sets.random, GRID), "control", 1e-10)
 
 
 @pytest.mark.quick(6)
@@ -51,7 +51,7 @@ def test_values_and_controls_are_those_of_the_loops(mask: str, heads: int, group
 def test_kernels_give_the_same(mask: str, width: int, kernels: None) -> None:
     """Counts are compared where float32 determines them: no member and stranger at nearly one distance."""
     rows = as_type(random_rows(2, heads=2, groups=1, keys=37, width=width, mask=mask), torch.float32)
-    sets, found = readings(rows)
+    sets, measured = readings(rows)
     precise = as_type(rows, torch.float64)
     assert rows.fused
     assert not precise.fused
@@ -59,9 +59,9 @@ def test_kernels_give_the_same(mask: str, width: int, kernels: None) -> None:
     for order, part in ((sets.selected, "value"), (sets.random, "control")):
         expected = plain_geometry(precise, order, GRID)
         clear = clearly_apart(precise, order)
-        for name in set(found) - ({"top_mass"} if part == "control" else set()):
-            chosen = found[name].defined & clear if name.startswith(COUNTED) else found[name].defined
-            got, want = getattr(found[name], part).double()[chosen], expected[name][chosen]
+        for name in set(measured) - ({"top_mass"} if part == "control" else set()):
+            chosen = measured[name].defined & clear if name.startswith(COUNTED) else measured[name].defined
+            got, want = getattr(measured[name], part).double()[chosen], expected[name][chosen]
             torch.testing.assert_close(got, want, rtol=2e-5, atol=1e-6, msg=f"{name} {part}")
             compared += int(chosen.sum()) if name == "f_score" else 0
     assert compared > 40 or width == 1
@@ -87,7 +87,7 @@ def test_float32_tells_the_tokens_of_sharp_rows_apart(fused: bool, kernels: None
     vectors = torch.randn(4, 200, 24, generator=seeded(4)) + 0.3
     rows = Rows(logits, torch.softmax(logits, -1), vectors, softmax=True)
     sets = choose_sets(rows, (5, 20), seeded(5))
-    found = row_geometry(rows, sets) if fused else reference_geometry(rows, sets)
+    measured = row_geometry(rows, sets) if fused else reference_geometry(rows, sets)
     for place, size in enumerate((5, 20)):
         member = torch.zeros_like(rows.visible).scatter(-1, sets.selected[..., :size], True)
         a, x = rows.weights.double(), vectors.double()
@@ -96,8 +96,8 @@ def test_float32_tells_the_tokens_of_sharp_rows_apart(fused: bool, kernels: None
         nearest = torch.where(member, torch.inf, offset).amin(-1, keepdim=True)
         farthest = torch.where(member, offset, -torch.inf).amax(-1, keepdim=True)
         closed, intruders = ((member & (offset <= nearest)).sum(-1), (~member & (offset <= farthest)).sum(-1))
-        assert torch.equal(found.sets.closed[0, ..., place].double(), closed.double())
-        assert torch.equal(found.sets.intruders[0, ..., place].double(), intruders.double())
+        assert torch.equal(measured.sets.closed[0, ..., place].double(), closed.double())
+        assert torch.equal(measured.sets.intruders[0, ..., place].double(), intruders.double())
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
@@ -106,16 +106,16 @@ def test_negative_weights(dtype: torch.dtype, kernels: None) -> None:
     rows = random_rows(13, heads=2, keys=21, width=6, mask="some", dtype=dtype)
     signs = torch.where(torch.rand(rows.weights.shape, generator=seeded(2)) < 0.4, -1.0, 1.0).to(dtype)
     rows = changed(rows, weights=rows.weights * signs)
-    sets, found = readings(rows)
+    sets, measured = readings(rows)
     precise = as_type(rows, torch.float64)
     for order, part in ((sets.selected, "value"), (sets.random, "control")):
         expected, clear = plain_geometry(precise, order, GRID), clearly_apart(precise, order)
-        for name in set(found) - {"selected_divergence", "top_mass"}:
-            chosen = found[name].defined & clear
-            got, want = getattr(found[name], part).double()[chosen], expected[name][chosen]
+        for name in set(measured) - {"selected_divergence", "top_mass"}:
+            chosen = measured[name].defined & clear
+            got, want = getattr(measured[name], part).double()[chosen], expected[name][chosen]
             torch.testing.assert_close(got, want, rtol=2e-5, atol=1e-6, msg=f"{name} {part}")
     negative = (rows.weights.gather(-1, sets.selected).cummin(-1).values < 0)[..., torch.tensor(GRID) - 1]
-    assert not bool((found["selected_divergence"].defined & negative).any())
+    assert not bool((measured["selected_divergence"].defined & negative).any())
 
 
 def test_kernel_limits_are_those_of_the_reference_rounded_up(kernels: None) -> None:
@@ -144,13 +144,13 @@ def test_queries_one_by_one_give_the_same(kernels: None, monkeypatch: pytest.Mon
 def test_zero_weights_tie_exactly(spec: str, kernels: None) -> None:
     """Keys of weight 0 lie at the distance ||s||, in the set or outside: the count must not depend on rounding."""
     rows = random_rows(4, keys=24, width=7, spec=spec, mask="all", dtype=torch.float32)
-    sets, found = readings(rows)
+    sets, measured = readings(rows)
     expected = plain_geometry(as_type(rows, torch.float64), sets.selected, GRID)
     support = (rows.weights != 0).sum(-1, keepdim=True)
-    crowded = (support < torch.tensor(GRID)) & found["recall"].defined
+    crowded = (support < torch.tensor(GRID)) & measured["recall"].defined
     assert int(crowded.sum()) > 10
     for name in ("separability", "recall", "precision"):
-        torch.testing.assert_close(found[name].value.double()[crowded], expected[name][crowded], rtol=1e-6, atol=0)
+        torch.testing.assert_close(measured[name].value.double()[crowded], expected[name][crowded], rtol=1e-6, atol=0)
 
 
 def test_same_vectors_tie_exactly_by_the_cosine(kernels: None) -> None:
@@ -172,10 +172,10 @@ def test_keys_close_to_the_sum_are_measured_by_differences(kernels: None) -> Non
     x = rows.vectors.clone()
     x[:, 7] = x[:, 3]
     rows = changed(rows, weights=weights, vectors=x)
-    sets, found = readings(rows, (1, 2))
+    sets, measured = readings(rows, (1, 2))
     want = plain_geometry(as_type(rows, torch.float64), sets.selected, (1, 2))
     for name in ("distance", "precision", "recall", "separability"):
-        torch.testing.assert_close(found[name].value.double(), want[name], rtol=1e-5, atol=0)
+        torch.testing.assert_close(measured[name].value.double(), want[name], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("factor", [1e-12, 1e-20, 1e-30, 1e-36])
@@ -186,25 +186,25 @@ def test_sets_of_faint_weights_are_counted_as_any_others(factor: float, kernels:
     for weights in (rows.weights * factor, rows.weights * factor * (rows.weights > 0.02)):
         weights[..., 0] = 1.0  # beside which all others are faint
         made = changed(rows, weights=weights)
-        found = geometry(made, Sets(GRID, order, order))
+        values = geometry(made, Sets(GRID, order, order))
         raised = (weights.double() / factor).clamp(max=1e3)
         expected = plain_geometry(changed(as_type(made, torch.float64), weights=raised), order, GRID)
         for name, metric in itertools.product(COUNTED, ("", "_cosine")):
             torch.testing.assert_close(
-                found[name + metric].control.double(), expected[name + metric], rtol=1e-6, atol=1e-6, msg=name + metric
+                values[name + metric].control.double(), expected[name + metric], rtol=1e-6, atol=1e-6, msg=name + metric
             )
         far = plain_geometry(as_type(made, torch.float64), order, GRID)
         for name in ("distance", "net_distance"):
-            torch.testing.assert_close(found[name].control.double(), far[name], rtol=1e-5, atol=0)
+            torch.testing.assert_close(values[name].control.double(), far[name], rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", nasty_rows())
 def test_nothing_exceeds_its_limit_or_is_nan(name: str, dtype: torch.dtype, kernels: None) -> None:
     rows = nasty_rows(dtype)[name]
-    _, found = readings(rows)
+    _, measured = readings(rows)
     slack = 1e-10 if dtype == torch.float64 else 1e-5
-    for measure, reading in found.items():
+    for measure, reading in measured.items():
         for part in (reading.value, reading.limit, reading.control):
             if part is None or (part is reading.control and measure == "selected_divergence"):
                 continue  # a random set may have no mass, and then no divergence
@@ -218,9 +218,9 @@ def test_nothing_exceeds_its_limit_or_is_nan(name: str, dtype: torch.dtype, kern
 @given(st.integers(0, 10**6), st.integers(2, 14), st.sampled_from(["all", "causal", "some"]), st.floats(0.1, 30))
 def test_limits_hold_and_are_above_the_exact_theorem(seed: int, keys: int, mask: str, scale: float) -> None:
     rows = random_rows(seed, heads=2, queries=3, keys=keys, width=2, mask=mask, scale=scale)
-    _, found = readings(rows)
+    _, measured = readings(rows)
     for name, exact in (("distance", bounds.distance_bound), ("net_distance", bounds.net_distance_bound)):
-        reading = found[name]
+        reading = measured[name]
         assert reading.limit is not None
         where = reading.defined
         assert bool((reading.value <= reading.limit * (1 + 1e-10) + 1e-12)[where].all())
@@ -230,11 +230,11 @@ def test_limits_hold_and_are_above_the_exact_theorem(seed: int, keys: int, mask:
 
 
 def test_no_limit_where_weights_do_not_sum_to_one() -> None:
-    _, found = readings(random_rows(7, spec="sigmoid"))
-    limit = found["distance"].limit
+    _, measured = readings(random_rows(7, spec="sigmoid"))
+    limit = measured["distance"].limit
     assert limit is not None
-    assert bool(limit[found["distance"].defined].isnan().all())
-    assert found["top_mass"].limit is None
+    assert bool(limit[measured["distance"].defined].isnan().all())
+    assert measured["top_mass"].limit is None
 
 
 @given(st.integers(0, 10**6))
@@ -253,13 +253,7 @@ def test_order_of_the_keys_does_not_matter(seed: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_masked_key_is_an_absent_key(dtype: torch.dtype, kernels: None) -> None:
     """Also with other vectors at invisible keys; controls, too, as the draws go over the visible keys in order."""
-    rows = random_rows(8, heads=3, queries=5, keys=30, mask="all")
-    kept = torch.arange(30) % 3 != 1
-    logits = rows.logits.masked_fill(~kept, -math.inf)
-    weights = torch.softmax(logits, -1)
-    garbage = torch.where(kept[:, None], rows.vectors, 1e3 * torch.randn(3, 30, 5, generator=seeded(1)).double())
-    masked = as_type(Rows(logits, weights, garbage, softmax=True), dtype)
-    absent = as_type(Rows(logits[..., kept], weights[..., kept], rows.vectors[:, kept], softmax=True), dtype)
+    masked, absent = masked_and_absent(8, dtype)
     close = 1e-10 if dtype == torch.float64 else 1e-5
     one, other = readings(masked)[1], readings(absent)[1]
     for name, reading in one.items():
@@ -283,9 +277,9 @@ def test_scale_of_the_vectors(seed: int, factor: float) -> None:
 @pytest.mark.parametrize("name", nasty_rows())
 def test_one_selected_token_is_always_separable(name: str, dtype: torch.dtype, kernels: None) -> None:
     rows = nasty_rows(dtype)[name]
-    _, found = readings(rows, (1, 2))
+    _, measured = readings(rows, (1, 2))
     for metric in ("separability", "separability_cosine"):
-        reading = found[metric]
+        reading = measured[metric]
         assert reading.control is not None
         for part in (reading.value, reading.control):
             assert bool((part[..., 0] == 1)[reading.defined[..., 0]].all())
@@ -297,12 +291,12 @@ def test_random_sets_have_the_exact_expectation(dtype: torch.dtype, kernels: Non
     repeats, keys = 4000, 7
     one = random_rows(9, heads=1, queries=1, keys=keys, width=3, mask="all")
     many = Rows(one.logits.expand(1, repeats, -1), one.weights.expand(1, repeats, -1), one.vectors, softmax=True)
-    found = readings(as_type(many, dtype), (1, 2, 4, 6))[1]
+    measured = readings(as_type(many, dtype), (1, 2, 4, 6))[1]
     for i, size in enumerate((1, 2, 4, 6)):
-        squares = found["net_distance"].control[0, :, i].double() ** 2
+        squares = measured["net_distance"].control[0, :, i].double() ** 2
         exact = float(bounds.expected_net_distance_squared(one.weights[0, 0], one.vectors[0], size))
         assert abs(float(squares.mean()) - exact) <= 4 * float(squares.std()) / math.sqrt(repeats)
-        lengths = found["distance"].control[0, :, i].double()
+        lengths = measured["distance"].control[0, :, i].double()
         exact = float(bounds.expected_distance_exact(one.weights[0, 0], one.vectors[0], size))
         assert abs(float(lengths.mean()) - exact) <= 4 * float(lengths.std()) / math.sqrt(repeats)
 
@@ -324,8 +318,8 @@ def test_rows_without_keys_or_weight_are_undefined() -> None:
     rows = random_rows(11, mask="some")
     weights = rows.weights.clone()
     weights[1, 2] = 0
-    found = readings(changed(rows, weights=weights))[1]
-    for reading in found.values():
+    measured = readings(changed(rows, weights=weights))[1]
+    for reading in measured.values():
         assert not bool(reading.defined[0, 0].any())
         assert not bool(reading.defined[1, 2].any())
         assert bool(reading.defined[2, 3, 0])

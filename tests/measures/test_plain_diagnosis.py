@@ -55,12 +55,12 @@ def test_means_are_those_of_the_plain_way(network: Any) -> None:
         sets = choose_sets(rows, GRID, seeded(2))
         readings = dispersion(rows) | patterns(rows, torch.tensor(QUERIES), tokens)
         readings |= selection(rows, sets) | geometry(rows, sets)
-        found = summarize(readings | sensitivity(rows, softmax, (1.0,), seeded(3)))
+        summary = summarize(readings | sensitivity(rows, softmax, (1.0,), seeded(3)))
         # The plain way draws its own random sets and directions: only what is not random can be the same.
         for name in set(plain) - {"sensitivity_random_mean"}:
             if "/" not in name:
                 close = 2e-2 if name == "sensitivity_worst_mean" else 1e-9  # 30 steps of plain power iteration
                 want = plain[name][layer].double()
-                torch.testing.assert_close(found[name].value, want, rtol=close, atol=1e-12, equal_nan=True, msg=name)
+                torch.testing.assert_close(summary[name].value, want, rtol=close, atol=1e-12, equal_nan=True, msg=name)
     assert "distance/control" in plain
     assert plain["distance"].shape == (2, 3, len(GRID))

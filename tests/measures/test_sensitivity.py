@@ -34,12 +34,12 @@ def test_worst_and_random_are_those_of_the_jacobian(case: Case, temperature: flo
     logits = generic_logits(case, 3, 4, 9)
     logits = logits.masked_fill(~random_mask(3, 4, 9), -math.inf)
     rows = rows_of(made, logits * temperature)
-    found = sensitivity(rows, made, (temperature,), seeded(1))
+    readings = sensitivity(rows, made, (temperature,), seeded(1))
     suffix = "" if temperature == 1 else "@T=0.5"
     with torch.no_grad():
         jacobian = made.jacobian(logits) / temperature
     norms = torch.linalg.matrix_norm(jacobian, ord=2)
-    worst, random = found[f"sensitivity_worst{suffix}"], found[f"sensitivity_random{suffix}"]
+    worst, random = readings[f"sensitivity_worst{suffix}"], readings[f"sensitivity_random{suffix}"]
     torch.testing.assert_close(worst.value, norms, rtol=1e-5, atol=1e-9)
     assert bool((random.value <= norms * (1 + 1e-9) + 1e-12).all())
     expected = [[made.lipschitz(int(n)) / temperature for n in row] for row in rows.count]
@@ -51,9 +51,9 @@ def test_worst_and_random_are_those_of_the_jacobian(case: Case, temperature: flo
 def test_float32_is_right_within_1e_4(spec: str, kernels: None) -> None:
     made = abbe.normalizer(spec)
     logits = random_rows(2, heads=2, queries=6, keys=64, mask="causal", dtype=torch.float32).logits
-    found = sensitivity(rows_of(made, logits), made, (1.0,), seeded(1))["sensitivity_worst"].value
+    worst = sensitivity(rows_of(made, logits), made, (1.0,), seeded(1))["sensitivity_worst"].value
     norms = torch.linalg.matrix_norm(made.jacobian(logits.double()), ord=2)
-    torch.testing.assert_close(found.double(), norms, rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(worst.double(), norms, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("spec", ["softmax", "sparsemax", "entmax:alpha=1.5", "sigmoid", "stick-breaking", "relu"])
@@ -108,23 +108,23 @@ def test_kernel_moves_a_direction_like_the_jacobian(kernels: None) -> None:
 
     rows = random_rows(7, heads=2, queries=5, keys=40, mask="some", dtype=torch.float32)
     directions = torch.randn(5, 40, generator=seeded(8))
-    found = rank_one_norms(rows, rows.weights, torch.zeros(()), directions)[1].double()
+    norms = rank_one_norms(rows, rows.weights, torch.zeros(()), directions)[1].double()
     for head in range(2):
         for query in range(5):
             a = rows.weights[head, query].double()
             u = torch.where(rows.visible[head, query], directions[query].double(), 0.0)
             if rows.count[head, query] == 0:
-                assert float(found[head, query]) == 0
+                assert float(norms[head, query]) == 0
                 continue
             moved = (torch.diag(a) - torch.outer(a, a)) @ (u / u.norm())
-            assert float(found[head, query]) == pytest.approx(float(moved.norm()), rel=1e-5)
+            assert float(norms[head, query]) == pytest.approx(float(moved.norm()), rel=1e-5)
 
 
 def test_sink_of_the_rows_at_any_temperature() -> None:
     rows = random_rows(8, spec="sink:b=0.7", mask="some")
     for t in (1.0, 0.4, 3.0):
-        found = sensitivity(rows, SOFTMAX, (t,), seeded(0))
-        worst = found["sensitivity_worst" + ("" if t == 1 else f"@T={t:g}")]
+        readings = sensitivity(rows, SOFTMAX, (t,), seeded(0))
+        worst = readings["sensitivity_worst" + ("" if t == 1 else f"@T={t:g}")]
         cold = abbe.normalizer("sink", b=0.7 / t).double()
         with torch.no_grad():
             norms = torch.linalg.matrix_norm(cold.jacobian(rows.logits / t), ord=2) / t
@@ -148,8 +148,8 @@ def test_nasty_rows(name: str, dtype: torch.dtype, kernels: None) -> None:
 
 def test_equals_the_bounds_library_and_reaches_the_supremum() -> None:
     rows = random_rows(9, mask="all")
-    found = sensitivity(rows, SOFTMAX, (1.0,), seeded(0))["sensitivity_worst"]
-    torch.testing.assert_close(found.value, bounds.spectral_norm(rows.weights), rtol=1e-9, atol=0)
+    worst = sensitivity(rows, SOFTMAX, (1.0,), seeded(0))["sensitivity_worst"]
+    torch.testing.assert_close(worst.value, bounds.spectral_norm(rows.weights), rtol=1e-9, atol=0)
     pair = torch.full((1, 1, 6), -60.0, dtype=torch.float64)
     pair[..., :2] = 1.0
     reached = sensitivity(rows_of(SOFTMAX, pair, softmax=True), SOFTMAX, (1.0,), seeded(0))["sensitivity_worst"]
@@ -185,7 +185,7 @@ def test_small_sinks_keep_their_digits_at_high_temperature() -> None:
     rows = Rows(
         logits, torch.softmax(beside, -1)[..., :-1].contiguous(), torch.ones(1, 5, 2), sink=True, sink_logits=sink
     )
-    found = sensitivity(rows, abbe.normalizer("softmax"), (t,), seeded(0))[f"sensitivity_worst@T={t:g}"].value
+    worst = sensitivity(rows, abbe.normalizer("softmax"), (t,), seeded(0))[f"sensitivity_worst@T={t:g}"].value
     p = torch.softmax(beside.double() / t, -1)[:, 0, :-1]
     exact = [torch.linalg.matrix_norm(torch.diag(row) - torch.outer(row, row), 2) / t for row in p]
-    torch.testing.assert_close(found[:, 0].double(), torch.stack(exact), rtol=1e-5, atol=0)
+    torch.testing.assert_close(worst[:, 0].double(), torch.stack(exact), rtol=1e-5, atol=0)

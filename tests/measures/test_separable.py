@@ -12,16 +12,16 @@ from abbe.measures import Rows, active_keys, choose_sets, geometry, separable_we
 
 def compare_separable(rows: Rows, size: int, tolerance: float) -> int:
     """Compares all rows; how many there were."""
-    found, compared = separable_weight(rows, size), 0
-    assert bool(found.value.isfinite().all())
+    weight, compared = separable_weight(rows, size), 0
+    assert bool(weight.value.isfinite().all())
     for head in range(rows.heads):
         vectors = rows.group(head).double().tolist()
         for query in range(rows.queries):
             seen = rows.visible[head, query].nonzero()[:, 0].tolist()
             want = plain_separable(rows.weights[head, query].double().tolist(), seen, vectors, size)
-            assert bool(found.defined[head, query]) == (want is not None)
+            assert bool(weight.defined[head, query]) == (want is not None)
             if want is not None:
-                assert float(found.value[head, query]) == pytest.approx(want, abs=tolerance)
+                assert float(weight.value[head, query]) == pytest.approx(want, abs=tolerance)
                 compared += 1
     return compared
 
@@ -49,9 +49,9 @@ def test_separable_weight_by_loops_where_kernels_order_the_keys(spec: str, mask:
 @pytest.mark.parametrize("name", nasty_rows())
 def test_separable_weight_at_the_edges(name: str) -> None:
     rows = nasty_rows()[name]
-    found = separable_weight(rows, 5)
-    assert bool(found.value.isfinite().all())
-    assert bool(((found.value >= 0) & (found.value <= 1 + 1e-12)).all())
+    weight = separable_weight(rows, 5)
+    assert bool(weight.value.isfinite().all())
+    assert bool(((weight.value >= 0) & (weight.value <= 1 + 1e-12)).all())
     compare_separable(rows, 5, 1e-9)
 
 
@@ -68,9 +68,9 @@ def test_separable_weight_by_hand() -> None:
 
 def test_ties_are_not_separable() -> None:
     """Equal keys: whichever are selected, one outside lies as near."""
-    found = separable_weight(one_row([0.25] * 4, [[1.0, 2, 0.3]] * 4), 2)
-    assert bool(found.defined)
-    assert float(found.value) == 0
+    weight = separable_weight(one_row([0.25] * 4, [[1.0, 2, 0.3]] * 4), 2)
+    assert bool(weight.defined)
+    assert float(weight.value) == 0
 
 
 def test_zeros_gain_nothing_though_separability_counts_them() -> None:

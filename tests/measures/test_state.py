@@ -109,8 +109,8 @@ def test_undefined_rows_count_nowhere() -> None:
     defined = torch.tensor([[True, False, True], [False, False, False]])
     limit = torch.tensor([[2.0, math.nan, 4.0], [1.0, 1.0, 1.0]])
     control = torch.tensor([[math.nan, 9.0, 5.0], [1.0, 1.0, 1.0]])
-    found = summarize({"x": Reading(value, defined, limit, control, quantiles=True)})
-    mean = found["x_mean"]
+    summaries = summarize({"x": Reading(value, defined, limit, control, quantiles=True)})
+    mean = summaries["x_mean"]
     assert mean.rows.tolist() == [2, 0]
     for name, part, expected in (
         ("x_mean", "value", 2.0),
@@ -120,7 +120,7 @@ def test_undefined_rows_count_nowhere() -> None:
         ("x_max", "limit", 4.0),
         ("x_p95", "value", 3.0),
     ):
-        got = getattr(found[name], part)
+        got = getattr(summaries[name], part)
         assert float(got[0]) == pytest.approx(expected, rel=5e-3), (name, part)
         assert math.isnan(float(got[1])), (name, part)
 
@@ -136,16 +136,16 @@ def test_one_row_without_a_limit_leaves_none() -> None:
 @given(st.integers(0, 10**6), st.integers(1, 300), st.floats(-6, 3))
 def test_quantiles_are_right_within_half_a_percent(seed: int, rows: int, power: float) -> None:
     values = torch.randn(2, rows, generator=seeded(seed), dtype=torch.float64).exp() * 10**power
-    found = summarize({"x@T=2": Reading(values, torch.ones(2, rows, dtype=torch.bool), quantiles=True)})
+    summaries = summarize({"x@T=2": Reading(values, torch.ones(2, rows, dtype=torch.bool), quantiles=True)})
     expected = values.sort(1).values[:, math.ceil(0.95 * rows) - 1]
-    torch.testing.assert_close(found["x_p95@T=2"].value, expected, rtol=5.1e-3, atol=0)
-    torch.testing.assert_close(found["x_max@T=2"].value, values.amax(1))
+    torch.testing.assert_close(summaries["x_p95@T=2"].value, expected, rtol=5.1e-3, atol=0)
+    torch.testing.assert_close(summaries["x_max@T=2"].value, values.amax(1))
 
 
 def test_zeros_have_quantile_zero() -> None:
     zeros = torch.zeros(1, 5)
-    found = summarize({"x": Reading(zeros, torch.ones(1, 5, dtype=torch.bool), quantiles=True)})
-    assert float(found["x_p95"].value) == 0
+    summaries = summarize({"x": Reading(zeros, torch.ones(1, 5, dtype=torch.bool), quantiles=True)})
+    assert float(summaries["x_p95"].value) == 0
 
 
 def test_every_measure_is_listed_and_explained() -> None:

@@ -174,14 +174,14 @@ def test_critical_n_is_the_first_size_that_is_not_rejected() -> None:
     draw = seeded(1)
     control = torch.randn(4, 144, generator=draw, dtype=torch.float64)
     shift = torch.tensor([3.0, 0.19, 0.0, 2.0], dtype=torch.float64)
-    found = critical_n(torch.randn(4, 144, generator=draw, dtype=torch.float64) + shift[:, None], control, (1, 2, 4, 8))
+    tests = critical_n(torch.randn(4, 144, generator=draw, dtype=torch.float64) + shift[:, None], control, (1, 2, 4, 8))
     for i in range(4):
-        assert 0 <= found.statistic[i] <= 1
+        assert 0 <= tests.statistic[i] <= 1
     for level in (0.01, 0.05):
-        expected = next((n for n, p in zip(found.grid, found.p_value, strict=True) if p > level), None)
-        assert found.critical[level] == expected
-    assert found.p_value[0] < 0.01 < found.p_value[2]
-    assert found.critical[0.01] in (2, 4)
+        expected = next((n for n, p in zip(tests.grid, tests.p_value, strict=True) if p > level), None)
+        assert tests.critical[level] == expected
+    assert tests.p_value[0] < 0.01 < tests.p_value[2]
+    assert tests.critical[0.01] in (2, 4)
     apart = critical_n(control + 100, control, (1, 2, 4, 8))
     assert apart.critical == {0.01: None, 0.05: None}
     assert apart.statistic == (1.0,) * 4

@@ -80,13 +80,13 @@ def _tensors(network: Any) -> list[tuple[str, np.ndarray[Any, Any]]]:
     config = network.config
     heads = {"self_attn.q_proj": config.num_attention_heads, "self_attn.k_proj": config.num_key_value_heads}
     weights = {name: weight.detach().numpy() for name, weight in network.named_parameters()}
-    found = [("token_embd.weight", weights["model.embed_tokens.weight"])]
-    found.append(("output_norm.weight", weights["model.norm.weight"]))
+    named = [("token_embd.weight", weights["model.embed_tokens.weight"])]
+    named.append(("output_norm.weight", weights["model.norm.weight"]))
     for layer in range(config.num_hidden_layers):
         for long, short in NAMES.items():
             weight = weights[f"model.layers.{layer}.{long}.weight"]
-            found.append((f"blk.{layer}.{short}.weight", interleaved(weight, heads[long]) if long in heads else weight))
-    return found
+            named.append((f"blk.{layer}.{short}.weight", interleaved(weight, heads[long]) if long in heads else weight))
+    return named
 
 
 def interleaved(weight: np.ndarray[Any, Any], heads: int) -> np.ndarray[Any, Any]:

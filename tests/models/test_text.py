@@ -21,17 +21,17 @@ def test_a_file_is_read_as_it_is(tmp_path: Path) -> None:
     content = "Grüße,\r\nЖизнь 日本\n\ttab"
     path = tmp_path / "letter.txt"
     path.write_bytes(content.encode())
-    found = read_text(path)
-    assert (found.name, found.content) == ("letter.txt", content)
-    assert found.fingerprint == hashlib.sha256(content.encode()).hexdigest()
-    assert read_text(str(path)) == found
+    text = read_text(path)
+    assert (text.name, text.content) == ("letter.txt", content)
+    assert text.fingerprint == hashlib.sha256(content.encode()).hexdigest()
+    assert read_text(str(path)) == text
 
 
 def test_several_files_are_joined_in_order(tmp_path: Path) -> None:
     for name in "ba":
         (tmp_path / name).write_text(f"text of {name}")
-    found = read_text([tmp_path / "b", str(tmp_path / "a")])
-    assert (found.name, found.content) == ("b + a", "text of b\ntext of a")
+    text = read_text([tmp_path / "b", str(tmp_path / "a")])
+    assert (text.name, text.content) == ("b + a", "text of b\ntext of a")
 
 
 def test_a_byte_order_mark_is_dropped(tmp_path: Path) -> None:
@@ -46,9 +46,9 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_embedded_sample_is_there_and_is_prose() -> None:
-    found = read_text()
-    assert found.name == "embedded sample"
-    assert len(found.content.split()) > 1000
+    text = read_text()
+    assert text.name == "embedded sample"
+    assert len(text.content.split()) > 1000
 
 
 def test_an_installation_without_the_sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -73,13 +73,13 @@ def test_the_fingerprint_tells_texts_apart(first: str, second: str) -> None:
         (b"ok\nline two \xe9", r"not UTF-8 \(byte 0xe9 at position 12, line 2\)"),
     ],
 )
-def test_bad_files_are_told_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+def test_bad_files_are_reported_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "bad.txt"
     path.write_bytes(content)
-    with pytest.raises(AbbeError, match=message) as told:
+    with pytest.raises(AbbeError, match=message) as error:
         read_text(path)
-    assert "bad.txt" in str(told.value)
-    assert "\n" not in str(told.value)
+    assert "bad.txt" in str(error.value)
+    assert "\n" not in str(error.value)
 
 
 def test_one_bad_file_among_several_is_named(tmp_path: Path) -> None:
@@ -128,12 +128,12 @@ def test_a_file_with_a_space_in_its_name_is_read(tmp_path: Path, monkeypatch: py
 )
 def test_what_looks_like_a_path_is_no_text(name: str) -> None:
     """A typing error in a file name must not be measured as a text of three words."""
-    with pytest.raises(AbbeError) as told:
+    with pytest.raises(AbbeError) as error:
         read_text(name)
     assert "a string with a space or a line break, or abbe.Text(name, content), is taken as the text itself" in str(
-        told.value
+        error.value
     )
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_path_object_is_always_a_path() -> None:

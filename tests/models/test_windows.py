@@ -30,8 +30,8 @@ def cut(text: str = PROSE, lengths: list[int] | None = None, count: int = 4, see
     return windows(text, lengths or [64], count, seed, **({"tokenizer": BYTE} | more))
 
 
-def bytes_of(found: Windows) -> list[bytes]:
-    return [bytes(window.tokens.tolist()) for window in found]
+def bytes_of(pieces: Windows) -> list[bytes]:
+    return [bytes(window.tokens.tolist()) for window in pieces]
 
 
 @settings(max_examples=examples(60))
@@ -42,10 +42,10 @@ def bytes_of(found: Windows) -> list[bytes]:
     seed=st.integers(0, 2**40),
 )
 def test_windows_of_any_text(text: str, lengths: list[int], count: int, seed: int) -> None:
-    found = windows(text, lengths, count, seed, tokenizer=BYTE)
+    pieces = windows(text, lengths, count, seed, tokenizer=BYTE)
     whole = text.encode()
     for length in lengths:
-        same = [window for window in found if window.length == length]
+        same = [window for window in pieces if window.length == length]
         assert len(same) == min(count, len(whole) // length)
         assert [window.index for window in same] == list(range(len(same)))
         behind = 0
@@ -58,13 +58,13 @@ def test_windows_of_any_text(text: str, lengths: list[int], count: int, seed: in
             assert len(spanned) - length <= 6
             # Rising places in the text, each beginning where the one before has ended or later.
             behind = whole.index(content, behind) + length
-    assert len(found.skipped) == sum(count > len(whole) // length for length in lengths)
+    assert len(pieces.skipped) == sum(count > len(whole) // length for length in lengths)
 
 
 def test_ascii_windows_tile_without_overlap() -> None:
     """With one byte a character, spans are places: the whole text must be coverable exactly."""
-    found = cut(PROSE[:640], [64], 10)
-    assert [(window.start, window.end) for window in found] == [(64 * place, 64 * place + 64) for place in range(10)]
+    pieces = cut(PROSE[:640], [64], 10)
+    assert [(window.start, window.end) for window in pieces] == [(64 * place, 64 * place + 64) for place in range(10)]
     for seed in range(50):
         spans = [(window.start, window.end) for window in cut(PROSE[:1000], [37], 20, seed)]
         assert all(end - start == 37 for start, end in spans)
@@ -98,8 +98,8 @@ def test_windows_come_from_all_over_the_text() -> None:
 
 
 def test_a_begin_token_stands_in_every_window() -> None:
-    found = cut(lengths=[16], tokenizer=BEGIN)
-    for window in found:
+    pieces = cut(lengths=[16], tokenizer=BEGIN)
+    for window in pieces:
         assert window.tokens[0] == 1
         assert 1 not in window.tokens[1:]
         assert window.tokens.shape == (16,)
@@ -109,9 +109,9 @@ def test_a_begin_token_stands_in_every_window() -> None:
 
 
 def test_encoder_windows_have_cls_and_sep_and_no_padding() -> None:
-    found = cut(lengths=[64, 10], tokenizer=ENCODER)
-    assert len(found) == 8
-    for window in found:
+    pieces = cut(lengths=[64, 10], tokenizer=ENCODER)
+    assert len(pieces) == 8
+    for window in pieces:
         assert (window.tokens[0], window.tokens[-1]) == (2, 3)
         assert not set(window.tokens[1:-1].tolist()) & {0, 1, 2, 3}
         letters = PROSE[window.start : window.end].split()
@@ -120,15 +120,15 @@ def test_encoder_windows_have_cls_and_sep_and_no_padding() -> None:
 
 def test_special_tokens_take_no_room_in_the_text() -> None:
     """40 letters are exactly five windows of eight letters beside [CLS] and [SEP]."""
-    found = cut("abcd " * 10, [10], 5, tokenizer=ENCODER)
-    assert found.skipped == ()
-    assert [window.start for window in found] == [0, 10, 20, 30, 40]
+    pieces = cut("abcd " * 10, [10], 5, tokenizer=ENCODER)
+    assert pieces.skipped == ()
+    assert [window.start for window in pieces] == [0, 10, 20, 30, 40]
 
 
 def test_fewer_windows_with_the_reason() -> None:
-    found = cut(PROSE[:200], [64, 150, 1000], 3)
-    assert [window.length for window in found] == [64] * 3 + [150]
-    assert found.skipped == (
+    pieces = cut(PROSE[:200], [64, 150, 1000], 3)
+    assert [window.length for window in pieces] == [64] * 3 + [150]
+    assert pieces.skipped == (
         "length 150: only 1 of 3 windows, because text has only 200 tokens",
         "length 1000: none of 3 windows, because text has only 200 tokens",
     )
@@ -136,8 +136,8 @@ def test_fewer_windows_with_the_reason() -> None:
 
 
 def test_a_named_text_is_named() -> None:
-    found = windows(Text("book.txt", PROSE[:70]), [64], 2, 0, tokenizer=BYTE)
-    assert found.skipped == ("length 64: only 1 of 2 windows, because book.txt has only 70 tokens",)
+    pieces = windows(Text("book.txt", PROSE[:70]), [64], 2, 0, tokenizer=BYTE)
+    assert pieces.skipped == ("length 64: only 1 of 2 windows, because book.txt has only 70 tokens",)
 
 
 def test_the_text_is_tokenised_once_and_silently() -> None:
@@ -163,9 +163,9 @@ def test_the_text_is_tokenised_once_and_silently() -> None:
 
 
 def test_a_text_far_longer_than_the_context() -> None:
-    found = cut(PROSE * 120, [1024], 50)
-    assert len(found) == 50
-    assert found.skipped == ()
+    pieces = cut(PROSE * 120, [1024], 50)
+    assert len(pieces) == 50
+    assert pieces.skipped == ()
 
 
 @pytest.mark.parametrize(
@@ -189,10 +189,10 @@ def test_a_text_far_longer_than_the_context() -> None:
         ({"tokenizer": object()}, "tokenizer object cannot give character spans"),
     ],
 )
-def test_mistakes_are_told_in_one_line(changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(AbbeError, match=message) as told:
+def test_mistakes_are_reported_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(AbbeError, match=message) as error:
         cut(**changes)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
 
 
 def test_one_length_needs_no_list() -> None:

@@ -50,6 +50,18 @@ def tokens(length: int = LENGTH, batch: int = BATCH, seed: int = 0) -> Tensor:
     return torch.randint(2, VOCABULARY, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
+def with_another_last_token(ids: Tensor) -> Tensor:
+    """The same texts, but for the last token of each."""
+    return torch.cat([ids[:, :-1], 2 + (ids[:, -1:] + 5) % 59], -1)
+
+
+def padded(ids: Tensor, side: str, count: int = 4) -> Tensor:
+    """The mask for texts of which the first is padded on this side by so many tokens."""
+    kept = torch.ones_like(ids)
+    kept[0, slice(0, count) if side == "left" else slice(-count, None)] = 0
+    return kept
+
+
 def text() -> dict[str, Tensor]:
     return {"input_ids": tokens()}
 
@@ -88,6 +100,11 @@ def eager_twin(network: nn.Module) -> nn.Module:
     twin = type(network)(config)
     twin.load_state_dict(network.state_dict())
     return twin.eval()
+
+
+def with_attention(network: nn.Module, implementation: str) -> nn.Module:
+    """The model as built, which computes its attention by SDPA, or its eager twin."""
+    return eager_twin(network) if implementation == "eager" else network
 
 
 SMALL = {
@@ -130,6 +147,11 @@ def gpt_oss(**settings: Any) -> nn.Module:
 
 def bert(**settings: Any) -> nn.Module:
     return make("BertModel", "BertConfig", **(SMALL | settings))
+
+
+def albert() -> nn.Module:
+    """Three layers, all the same module."""
+    return make("AlbertModel", "AlbertConfig", **(SMALL | {"embedding_size": 16, "num_hidden_layers": 3}))
 
 
 def t5(**settings: Any) -> nn.Module:
@@ -186,3 +208,4 @@ UNROUTED: dict[str, Callable[[], nn.Module]] = {
     "DebertaV2Model": lambda: make("DebertaV2Model", "DebertaV2Config", **SMALL),
     "XLNetLMHeadModel": lambda: make("XLNetLMHeadModel", "XLNetConfig", d_model=32, n_layer=2, n_head=4, d_inner=48),
 }
+CAUSAL = [name for name, family in FAMILIES.items() if family.causal]

@@ -79,8 +79,8 @@ def test_closed_form_jacobian_is_autograd_is_finite_differences(case: Case) -> N
     with torch.no_grad():
         numeric = finite_differences(made, logits, 1e-5)
     row = logits.clone().requires_grad_()
-    found = made(row)
-    columns = [torch.autograd.grad(found[..., i].sum(), row, retain_graph=True)[0] for i in range(SHAPE[-1])]
+    weights = made(row)
+    columns = [torch.autograd.grad(weights[..., i].sum(), row, retain_graph=True)[0] for i in range(SHAPE[-1])]
     size = max(1.0, float(closed.detach().abs().max()))
     torch.testing.assert_close(closed, torch.stack(columns, -2), rtol=1e-9, atol=1e-11)
     torch.testing.assert_close(closed, numeric, rtol=0, atol=2e-8 * size)
@@ -162,8 +162,8 @@ def test_closed_form_at_a_row_of_zeros(case: Case) -> None:
     made, zeros = case.make(), torch.zeros(3, 1, 5, dtype=torch.float64)
     if case.name in ("relu", "softpick", "clipped", "elastic"):
         pytest.skip("0 is a kink")
-    found = torch.func.vmap(torch.func.jacrev(made), randomness="error")(zeros[None])[0]
-    exact = torch.stack([found[head, 0, :, head, 0] for head in range(3)])
+    slopes = torch.func.vmap(torch.func.jacrev(made), randomness="error")(zeros[None])[0]
+    exact = torch.stack([slopes[head, 0, :, head, 0] for head in range(3)])
     torch.testing.assert_close(made.jacobian(zeros)[:, 0], exact, rtol=0, atol=1e-11)
 
 
@@ -173,7 +173,7 @@ def test_forward_mode_of_what_the_kernels_would_take(spec: str, fused: None) -> 
     made = abbe.normalizer(spec)
     logits, tangent = random_logits(4, 17, dtype=torch.float32), random_logits(4, 17, seed=1, dtype=torch.float32)
     with forward_ad.dual_level():
-        found = forward_ad.unpack_dual(made(forward_ad.make_dual(logits, tangent))).tangent
-    assert found is not None
+        tangents = forward_ad.unpack_dual(made(forward_ad.make_dual(logits, tangent))).tangent
+    assert tangents is not None
     exact = (made.jacobian(logits.double()) @ tangent.double().unsqueeze(-1)).squeeze(-1)
-    torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-5)
+    torch.testing.assert_close(tangents.double(), exact, rtol=0, atol=1e-5)

@@ -72,8 +72,8 @@ def test_row_without_keys() -> None:
     """The package fails or gives NaN, here zeros."""
     rows = torch.full((1, 4), -torch.inf)
     try:
-        found = theirs(1.5, rows)
-        assert bool(found.isnan().any())
+        weights = theirs(1.5, rows)
+        assert bool(weights.isnan().any())
     except RuntimeError:
         pass
     assert bool((ours(1.5)(rows) == 0).all())

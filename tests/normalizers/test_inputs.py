@@ -21,14 +21,14 @@ def test_huge_logits_stay_finite(case: Case, path: Path) -> None:
     made = case.make(path.dtype)
     for factor in (1e4, 1e8, 1e20):
         logits = random_logits(*SHAPE, dtype=path.dtype).mul(factor).requires_grad_()
-        found = weights(made, logits)
-        found.square().sum().backward()
-        assert bool(torch.isfinite(found).all())
+        output = weights(made, logits)
+        output.square().sum().backward()
+        assert bool(torch.isfinite(output).all())
         assert bool(torch.isfinite(logits.grad).all())
-        assert bool((found >= 0).all())
-        assert bool((found <= 2).all())
+        assert bool((output >= 0).all())
+        assert bool((output <= 2).all())
         if case.simplex:
-            torch.testing.assert_close(found.sum(-1), torch.ones_like(found[..., 0]), rtol=0, atol=path.tolerance)
+            torch.testing.assert_close(output.sum(-1), torch.ones_like(output[..., 0]), rtol=0, atol=path.tolerance)
 
 
 @every_case()
@@ -36,10 +36,10 @@ def test_equal_logits_get_equal_weights(case: Case, path: Path) -> None:
     if not (case.permutation_equivariant and case.continuous) and case.name != "self-adjusted":
         pytest.skip("ties are broken by place")
     levels = torch.tensor([-300.0, -1.0, 0.0, 0.25, 300.0], dtype=path.dtype)
-    found = weights(case.make(path.dtype), levels.view(5, 1, 1, 1).expand(5, 3, 2, 7))
-    torch.testing.assert_close(found, found[..., :1].expand_as(found), rtol=path.tolerance, atol=0)
+    output = weights(case.make(path.dtype), levels.view(5, 1, 1, 1).expand(5, 3, 2, 7))
+    torch.testing.assert_close(output, output[..., :1].expand_as(output), rtol=path.tolerance, atol=0)
     if case.simplex:
-        torch.testing.assert_close(found, torch.full_like(found, 1 / 7), rtol=path.tolerance, atol=0)
+        torch.testing.assert_close(output, torch.full_like(output, 1 / 7), rtol=path.tolerance, atol=0)
 
 
 @every_case()
@@ -63,11 +63,11 @@ def test_flat_rows_have_finite_gradients(case: Case, level: float, path: Path) -
 def test_one_key(case: Case, path: Path) -> None:
     made = case.make(path.dtype)
     logits = torch.tensor([-700.0, -3.0, 0.0, 0.5, 700.0], dtype=path.dtype).view(1, 1, 5, 1).repeat(1, 3, 1, 1)
-    found = weights(made, logits.requires_grad_())
+    output = weights(made, logits.requires_grad_())
     if case.simplex:
-        assert bool((found == 1).all())
-    assert bool(torch.isfinite(found).all())
-    found.sum().backward()
+        assert bool((output == 1).all())
+    assert bool(torch.isfinite(output).all())
+    output.sum().backward()
     assert bool(torch.isfinite(logits.grad).all())
 
 
@@ -76,9 +76,9 @@ def test_one_key(case: Case, path: Path) -> None:
 def test_empty_batches(case: Case, shape: tuple[int, ...], path: Path) -> None:
     made = case.make(path.dtype)
     logits = torch.empty(shape, dtype=path.dtype, requires_grad=True)
-    found = weights(made, logits, torch.ones(shape[-1], dtype=torch.bool))
-    assert found.shape == shape
-    found.sum().backward()
+    output = weights(made, logits, torch.ones(shape[-1], dtype=torch.bool))
+    assert output.shape == shape
+    output.sum().backward()
     assert logits.grad.shape == shape
     assert all(bool((raw.grad == 0).all()) for raw in made.parameters() if raw.grad is not None)
     assert made.jacobian(logits.detach()).shape == (*shape, shape[-1])
@@ -136,13 +136,13 @@ def test_nan_and_infinity_propagate(case: Case, junk: float, path: Path) -> None
     made, logits = case.make(path.dtype), random_logits(*SHAPE, dtype=path.dtype)
     spoiled = logits.clone()
     spoiled[0, 0, 0, 4] = junk
-    found, clean = weights(made, spoiled).detach().clone(), weights(made, logits).detach().clone()
+    output, clean = weights(made, spoiled).detach().clone(), weights(made, logits).detach().clone()
     if case.row_coupled:
-        assert bool(found[0, 0, 0].isnan().all()), found[0, 0, 0]
+        assert bool(output[0, 0, 0].isnan().all()), output[0, 0, 0]
     elif junk != junk:
-        assert bool(found[0, 0, 0, 4].isnan())
-    found[0, 0, 0] = clean[0, 0, 0] = 0
-    torch.testing.assert_close(found, clean, rtol=0, atol=path.tolerance)
+        assert bool(output[0, 0, 0, 4].isnan())
+    output[0, 0, 0] = clean[0, 0, 0] = 0
+    torch.testing.assert_close(output, clean, rtol=0, atol=path.tolerance)
     with pytest.raises(abbe.AbbeError, match=r"logits.*NaN or \+inf"):
         made(spoiled, check=True)
     made(spoiled.masked_fill(torch.arange(9) == 4, -torch.inf), check=True)
@@ -179,10 +179,10 @@ def test_nan_reaches_the_gradient(case: Case, junk: float, path: Path) -> None:
 def test_nan_reaches_the_gradient_of_a_transform(case: Case) -> None:
     """torch.func takes the reference: NaN in every derivative of the spoiled row, none elsewhere."""
     made, logits = case.make(), spoiled_logits(torch.nan, REFERENCE)
-    found = torch.func.grad(lambda x: (made(x, ~HIDDEN) * UPSTREAM).sum())(logits)
-    assert found[0, 0, 0].isnan().tolist() == (~HIDDEN).tolist()
-    found[0, 0, 0] = 0
-    assert bool(torch.isfinite(found).all())
+    gradients = torch.func.grad(lambda x: (made(x, ~HIDDEN) * UPSTREAM).sum())(logits)
+    assert gradients[0, 0, 0].isnan().tolist() == (~HIDDEN).tolist()
+    gradients[0, 0, 0] = 0
+    assert bool(torch.isfinite(gradients).all())
 
 
 @every_case("not row_coupled")
@@ -208,9 +208,9 @@ def test_nan_reaches_the_closed_form_jacobian(case: Case) -> None:
 def test_dtype_in_is_dtype_out(case: Case, dtype: torch.dtype) -> None:
     made = case.make(torch.float32)
     logits = random_logits(*SHAPE, dtype=dtype).requires_grad_()
-    found = weights(made, logits)
-    assert found.dtype == dtype
-    found.sum().backward()
+    output = weights(made, logits)
+    assert output.dtype == dtype
+    output.sum().backward()
     assert logits.grad.dtype == dtype
     assert all(raw.grad is None or raw.grad.dtype == torch.float32 for raw in made.parameters())
     assert made.jacobian(logits.detach()).dtype == dtype

@@ -32,24 +32,24 @@ def test_adaptive_temperature_by_hand(path: Path) -> None:
     h = float(-(plain * plain.log()).sum())
     beta = -0.037 * h**4 + 0.481 * h**3 - 2.3 * h**2 + 4.917 * h - 1.791
     assert beta > 1.5
-    found = abbe.normalizer("adaptive-temperature")(logits.to(path.dtype))
-    torch.testing.assert_close(found.double(), torch.softmax(beta * logits, -1), rtol=0, atol=path.tolerance)
+    weights = abbe.normalizer("adaptive-temperature")(logits.to(path.dtype))
+    torch.testing.assert_close(weights.double(), torch.softmax(beta * logits, -1), rtol=0, atol=path.tolerance)
 
 
 def test_scalable_softmax_multiplies(path: Path) -> None:
     """A port adds s ln n, which softmax cannot see."""
     logits = random_logits(50, seed=2)
-    found = abbe.normalizer("ssmax:s=0.4")(logits.to(path.dtype)).double()
-    torch.testing.assert_close(found, torch.softmax(0.4 * math.log(50) * logits, -1), rtol=0, atol=path.tolerance)
-    assert float((found - torch.softmax(logits, -1)).abs().max()) > 0.01
+    weights = abbe.normalizer("ssmax:s=0.4")(logits.to(path.dtype)).double()
+    torch.testing.assert_close(weights, torch.softmax(0.4 * math.log(50) * logits, -1), rtol=0, atol=path.tolerance)
+    assert float((weights - torch.softmax(logits, -1)).abs().max()) > 0.01
 
 
 @pytest.mark.parametrize("level", [-200.0, -30.0, 0.0, 30.0, 200.0])
 def test_softmax_plus_one_shifts_its_one_too(level: float, path: Path) -> None:
     """Subtracting the maximum but not from the 1 gives e^l/(1 + sum e^l) of another row."""
-    found = abbe.normalizer("softmax1")(row(level, level - 1, dtype=path.dtype)).double()
+    weights = abbe.normalizer("softmax1")(row(level, level - 1, dtype=path.dtype)).double()
     log_total = torch.logsumexp(row(0, level, level - 1), -1)
-    torch.testing.assert_close(found, torch.exp(row(level, level - 1) - log_total), rtol=2e-6, atol=1e-38)
+    torch.testing.assert_close(weights, torch.exp(row(level, level - 1) - log_total), rtol=2e-6, atol=1e-38)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
@@ -80,15 +80,15 @@ def test_elastic_offset_is_over_the_visible_keys(path: Path) -> None:
     plain = torch.softmax(logits.masked_fill(~causal, -torch.inf), -1)
     place = torch.arange(1, 7, dtype=torch.float64)[:, None]
     want = torch.where(causal, torch.relu(plain - 0.8 / place), 0.0)
-    found = abbe.normalizer("elastic:tau=-0.8")(logits.to(path.dtype), causal).double()
-    torch.testing.assert_close(found, want, rtol=0, atol=path.tolerance)
+    weights = abbe.normalizer("elastic:tau=-0.8")(logits.to(path.dtype), causal).double()
+    torch.testing.assert_close(weights, want, rtol=0, atol=path.tolerance)
 
 
 def test_stick_breaking_starts_at_the_last_key(path: Path) -> None:
     gate = [1 / (1 + math.exp(-x)) for x in (0.3, -1.0, 2.0)]
     want = row(gate[0] * (1 - gate[1]) * (1 - gate[2]), gate[1] * (1 - gate[2]), gate[2])
-    found = abbe.normalizer("stick-breaking")(row(0.3, -1, 2, dtype=path.dtype)).double()
-    torch.testing.assert_close(found, want, rtol=0, atol=path.tolerance)
+    weights = abbe.normalizer("stick-breaking")(row(0.3, -1, 2, dtype=path.dtype)).double()
+    torch.testing.assert_close(weights, want, rtol=0, atol=path.tolerance)
     skipping = abbe.normalizer("stick-breaking")(row(0.3, -1, 2, dtype=path.dtype), torch.tensor([True, True, False]))
     torch.testing.assert_close(skipping.double(), row(gate[0] * (1 - gate[1]), gate[1], 0), rtol=0, atol=path.tolerance)
 
@@ -96,9 +96,9 @@ def test_stick_breaking_starts_at_the_last_key(path: Path) -> None:
 @pytest.mark.parametrize("value", [0.0, -0.0, 1.5, -2.0])
 @pytest.mark.parametrize("keys", [5, 60, 300])
 def test_top_k_keeps_the_earliest_of_equals(value: float, keys: int, path: Path) -> None:
-    found = abbe.normalizer("topk:k=3")(torch.full((keys,), value, dtype=path.dtype))
-    assert found.nonzero().flatten().tolist() == [0, 1, 2]
-    torch.testing.assert_close(found[:3].double(), row(1, 1, 1) / 3, rtol=0, atol=path.tolerance)
+    weights = abbe.normalizer("topk:k=3")(torch.full((keys,), value, dtype=path.dtype))
+    assert weights.nonzero().flatten().tolist() == [0, 1, 2]
+    torch.testing.assert_close(weights[:3].double(), row(1, 1, 1) / 3, rtol=0, atol=path.tolerance)
 
 
 @given(st.lists(st.integers(-2, 2), min_size=1, max_size=150), st.integers(1, 12))
@@ -113,22 +113,22 @@ def test_top_k_keeps_exactly_k_under_ties(whole: list[int], k: int) -> None:
     for dtype, limit in ((torch.float64, 1 << 62), (torch.float32, 1)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_dispatch, "FUSED_FROM", limit)
-            found = abbe.normalizer("topk", k=k)(logits.to(dtype)).double()
-        torch.testing.assert_close(found, want, rtol=0, atol=1e-6)
+            weights = abbe.normalizer("topk", k=k)(logits.to(dtype)).double()
+        torch.testing.assert_close(weights, want, rtol=0, atol=1e-6)
 
 
 def test_top_k_without_renormalisation_keeps_the_full_weights(path: Path) -> None:
     logits = random_logits(40, seed=5)
     full = torch.softmax(logits, -1)
     want = torch.where(full >= full.topk(4).values[-1], full, 0.0)
-    found = abbe.normalizer("topk:k=4,renormalize=false")(logits.to(path.dtype)).double()
-    torch.testing.assert_close(found, want, rtol=0, atol=path.tolerance)
+    weights = abbe.normalizer("topk:k=4,renormalize=false")(logits.to(path.dtype)).double()
+    torch.testing.assert_close(weights, want, rtol=0, atol=path.tolerance)
 
 
 def test_top_k_beyond_the_row_is_softmax(path: Path) -> None:
     logits = random_logits(5, 9, seed=6, dtype=path.dtype)
-    found = abbe.normalizer("topk:k=99")(logits)
-    torch.testing.assert_close(found, torch.softmax(logits, -1), rtol=0, atol=path.tolerance)
+    weights = abbe.normalizer("topk:k=99")(logits)
+    torch.testing.assert_close(weights, torch.softmax(logits, -1), rtol=0, atol=path.tolerance)
 
 
 @pytest.mark.parametrize("p", [0.05, 0.33, 0.6, 0.97])
@@ -155,8 +155,8 @@ def test_top_p_of_one_is_softmax(path: Path) -> None:
 def test_threshold_drops_what_is_below_a_fraction_of_the_best(path: Path) -> None:
     logits = torch.log(row(1.0, 0.5, 0.11, 0.09, 0.001)).to(path.dtype)
     want = row(1.0, 0.5, 0.11, 0, 0) / 1.61
-    found = abbe.normalizer("threshold:rel=0.1")(logits).double()
-    torch.testing.assert_close(found, want, rtol=0, atol=path.tolerance)
+    weights = abbe.normalizer("threshold:rel=0.1")(logits).double()
+    torch.testing.assert_close(weights, want, rtol=0, atol=path.tolerance)
     everything = abbe.normalizer("threshold:rel=0")(logits)
     torch.testing.assert_close(everything, torch.softmax(logits, -1), rtol=0, atol=path.tolerance)
     only = abbe.normalizer("threshold:rel=1")(row(3, 3, 2.9999, dtype=path.dtype)).double()
@@ -166,9 +166,9 @@ def test_threshold_drops_what_is_below_a_fraction_of_the_best(path: Path) -> Non
 def test_clipped_softmax_reaches_exact_zeros_and_ones(path: Path) -> None:
     made = abbe.normalizer("clipped:zeta=1.03,gamma=-0.03")
     logits = row(8, 0, -1, -9, dtype=path.dtype).requires_grad_()
-    found = made(logits)
-    assert found.tolist() == [1, 0, 0, 0]
-    assert torch.autograd.grad(found.sum(), logits)[0].tolist() == [0, 0, 0, 0]
+    weights = made(logits)
+    assert weights.tolist() == [1, 0, 0, 0]
+    assert torch.autograd.grad(weights.sum(), logits)[0].tolist() == [0, 0, 0, 0]
     middle = made(row(1, 0, dtype=path.dtype)).double()
     torch.testing.assert_close(middle, 1.06 * torch.softmax(row(1, 0), -1) - 0.03, rtol=0, atol=path.tolerance)
 
@@ -195,8 +195,8 @@ def test_gates_by_hand(path: Path) -> None:
         "logn:trained=64": torch.softmax(logits * math.log(4) / math.log(64), -1),
     }
     for spec, want in wants.items():
-        found = abbe.normalizer(spec)(logits.to(path.dtype)).double()
-        torch.testing.assert_close(found, want, rtol=0, atol=path.tolerance, msg=spec)
+        weights = abbe.normalizer(spec)(logits.to(path.dtype)).double()
+        torch.testing.assert_close(weights, want, rtol=0, atol=path.tolerance, msg=spec)
 
 
 def test_norm_softmax_at_an_offset(fused: None) -> None:
@@ -215,7 +215,7 @@ def test_the_reference_sums_to_one_in_float32(spec: str, keys: int, monkeypatch:
     for below, spread in ((0.3, 1e-4), (0.5, 1e-3), (0.7, 1e-2)):
         logits = random_logits(20, keys, scale=spread, dtype=torch.float32) - below
         logits[:, 0] = 0.1
-        found = made(logits).detach().double()
-        assert float((found.sum(-1) - 1).abs().max()) < 4 * eps
+        weights = made(logits).detach().double()
+        assert float((weights.sum(-1) - 1).abs().max()) < 4 * eps
         exact = abbe.normalizer(spec).double()(logits.double()).detach()
-        torch.testing.assert_close(found, exact, rtol=0, atol=4 * eps)
+        torch.testing.assert_close(weights, exact, rtol=0, atol=4 * eps)

@@ -90,10 +90,10 @@ def test_row_without_keys_gives_zeros_and_zero_gradients(case: Case, path: Path)
     made = case.make(path.dtype)
     logits = random_logits(*SHAPE, dtype=path.dtype).requires_grad_()
     nothing = torch.zeros(SHAPE, dtype=torch.bool)
-    found = weights(made, logits, nothing)
-    assert bool((found == 0).all())
+    output = weights(made, logits, nothing)
+    assert bool((output == 0).all())
     values = list(made.parameters())
-    first = torch.autograd.grad(found.sum() + found.square().sum(), [logits, *values], create_graph=True)
+    first = torch.autograd.grad(output.sum() + output.square().sum(), [logits, *values], create_graph=True)
     assert all(bool((gradient == 0).all()) for gradient in first)
     if any(gradient.requires_grad for gradient in first):
         total = sum(gradient.square().sum() + gradient.sum() for gradient in first)
@@ -143,6 +143,6 @@ def test_causal_mask_gives_each_row_its_own_n() -> None:
     causal = torch.ones(6, 6, dtype=torch.bool).tril()
     for spec in ("ssmax:s=0.7", "logn:trained=4", "elastic:tau=-0.5", "sigmoid", "asentmax", "norm-softmax"):
         made = abbe.normalizer(spec)
-        found = weights(made, logits, causal)
+        output = weights(made, logits, causal)
         for row in range(6):
-            torch.testing.assert_close(found[row, : row + 1], made(logits[row, : row + 1]), rtol=1e-12, atol=1e-14)
+            torch.testing.assert_close(output[row, : row + 1], made(logits[row, : row + 1]), rtol=1e-12, atol=1e-14)

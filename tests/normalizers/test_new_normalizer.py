@@ -144,10 +144,10 @@ def test_weights_and_derivatives_without_kernels(spec: str, dtype: torch.dtype) 
 
 def test_attention_and_measures() -> None:
     q, k, v = (random_logits(2, 4, 6, 8, seed=seed) for seed in range(3))
-    found, weights = abbe.attention(q, k, v, "cauchy:width=0.5", causal=True, return_weights=True)
+    output, weights = abbe.attention(q, k, v, "cauchy:width=0.5", causal=True, return_weights=True)
     logits = (q @ k.mT / 8**0.5).masked_fill(~torch.ones(6, 6).tril().bool(), float("-inf"))
     torch.testing.assert_close(weights, abbe.normalizer("cauchy:width=0.5")(logits))
-    torch.testing.assert_close(found, weights @ v)
+    torch.testing.assert_close(output, weights @ v)
     made = abbe.normalizer("cauchy")
     rows = measures.Rows(logits[0], made(logits[0]), v[0])
     assert measures.sensitivity(rows, made, (1.0,), torch.Generator())["sensitivity_worst"].value.isfinite().all()

@@ -190,9 +190,9 @@ def test_learned_values_cannot_leave_their_range(name: str) -> None:
         with torch.no_grad():
             for raw in made.parameters():
                 raw.fill_(extreme)
-        found = made(logits)
-        assert bool(torch.isfinite(found).all())
-        found.square().sum().backward()
+        weights = made(logits)
+        assert bool(torch.isfinite(weights).all())
+        weights.square().sum().backward()
         assert all(bool(torch.isfinite(raw.grad).all()) for raw in made.parameters())
         assert 0 <= made.lipschitz(keys=5) < math.inf
 

@@ -167,12 +167,12 @@ def test_p8_sparsemax_is_a_projection(row: Tensor, other: Tensor) -> None:
 @given(row=rows(min_size=2))
 def test_p17_gap_support_and_peak_of_entmax(alpha: float, row: Tensor) -> None:
     made, gap = abbe.normalizer("entmax", alpha=alpha), 1 / (alpha - 1)
-    found = weights(made, row)
+    output = weights(made, row)
     far, inside = row <= row.max() - gap, int((row > row.max() - gap).sum())
-    assert bool((found[far] == 0).all())
-    assert int((found > 0).sum()) <= inside
-    assert float(found.max()) >= (1 - 1e-9) / inside
-    entropy = -float(torch.special.xlogy(found, found).sum())
+    assert bool((output[far] == 0).all())
+    assert int((output > 0).sum()) <= inside
+    assert float(output.max()) >= (1 - 1e-9) / inside
+    entropy = -float(torch.special.xlogy(output, output).sum())
     assert entropy <= math.log(inside) + 1e-9
 
 
@@ -180,12 +180,12 @@ def test_p17_gap_support_and_peak_of_entmax(alpha: float, row: Tensor) -> None:
 @given(row=rows(), below=st.lists(st.integers(0, 3000).map(lambda i: i / 64), min_size=1, max_size=20))
 def test_p17_keys_below_the_threshold_change_nothing(alpha: float, row: Tensor, below: list[float]) -> None:
     made = abbe.normalizer("entmax", alpha=alpha)
-    found = weights(made, row)
-    best = int(found.argmax())
-    threshold = float(row[best]) - float(found[best]) ** (alpha - 1) / (alpha - 1)
+    output = weights(made, row)
+    best = int(output.argmax())
+    threshold = float(row[best]) - float(output[best]) ** (alpha - 1) / (alpha - 1)
     extra = torch.tensor([threshold - 1e-9 - step for step in below], dtype=torch.float64)
     longer = weights(made, torch.cat([row, extra]))
-    torch.testing.assert_close(longer[: len(row)], found, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(longer[: len(row)], output, rtol=1e-9, atol=1e-9)
     assert float(longer[len(row) :].max()) <= 1e-9
 
 
@@ -195,24 +195,24 @@ def test_p17_keys_below_the_threshold_change_nothing(alpha: float, row: Tensor, 
 def test_p18_laws_of_weights(case: Case, row: Tensor, shift: float, seed: int) -> None:
     """Sum, sign, order, permutation and shift, where the case says that they hold."""
     made, row = case.make(), row.expand(3, 1, -1)
-    found = weights(made, row)
-    assert bool((found >= 0).all())
+    output = weights(made, row)
+    assert bool((output >= 0).all())
     if case.simplex:
-        torch.testing.assert_close(found.sum(-1), torch.ones(3, 1, dtype=torch.float64), rtol=1e-9, atol=0)
+        torch.testing.assert_close(output.sum(-1), torch.ones(3, 1, dtype=torch.float64), rtol=1e-9, atol=0)
     if case.order_preserving:
         ordered = row[0, 0].sort(stable=True)
-        steps = found[..., ordered.indices].diff(dim=-1)
+        steps = output[..., ordered.indices].diff(dim=-1)
         strict = ordered.values.diff() > 0
         assert bool((steps >= -1e-12)[..., strict].all())
         if case.continuous:
             assert bool((steps.abs() <= 1e-12)[..., ~strict].all())
     if case.shift_invariant:
-        torch.testing.assert_close(made(row + shift), found, rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(made(row + shift), output, rtol=1e-9, atol=1e-12)
     if case.permutation_equivariant:
         order = torch.randperm(row.shape[-1], generator=torch.Generator().manual_seed(seed))
         distinct = len(row[0, 0].unique()) == row.shape[-1]
         assume(distinct or case.continuous)
-        torch.testing.assert_close(made(row[..., order]), found[..., order], rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(made(row[..., order]), output[..., order], rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.quick(6)
@@ -221,10 +221,10 @@ def test_p18_laws_of_weights(case: Case, row: Tensor, shift: float, seed: int) -
 @given(row=rows(min_size=2), mask=st.lists(st.booleans(), min_size=12, max_size=12))
 def test_p18_masking_is_removing(case: Case, row: Tensor, mask: list[bool]) -> None:
     made, keep = case.make(), torch.tensor(mask[: len(row)])
-    found = weights(made, row.expand(3, 1, -1), keep)
-    assert bool((found[..., ~keep] == 0).all())
+    output = weights(made, row.expand(3, 1, -1), keep)
+    assert bool((output[..., ~keep] == 0).all())
     if bool(keep.any()):
-        torch.testing.assert_close(found[..., keep], made(row[keep].expand(3, 1, -1)), rtol=1e-9, atol=1e-12)
+        torch.testing.assert_close(output[..., keep], made(row[keep].expand(3, 1, -1)), rtol=1e-9, atol=1e-12)
 
 
 @given(row=rows(), mask=st.lists(st.booleans(), min_size=12, max_size=12), s=st.sampled_from([0.1, 0.43, 1.0, 3.0]))

@@ -129,13 +129,13 @@ def commands(model: Path, text: Path, scratch: Path) -> Iterator[Commands]:
 
 
 def results(study: str, folder: Path) -> dict[str, bytes]:
-    found = {
+    contents = {
         str(path.relative_to(folder)): path.read_bytes()
         for pattern in _RESULTS[study]
         for path in sorted(folder.glob(pattern))
     }
-    assert found, study
-    return found
+    assert contents, study
+    return contents
 
 
 def left_over(folder: Path) -> list[str]:

@@ -56,9 +56,9 @@ class Fault:
 
     def replace(self, path: Path, target: Path) -> Path:
         self.strike("written")
-        found = self._replace(path, target)
+        result = self._replace(path, target)
         self.strike("renamed")
-        return found
+        return result
 
     def strike(self, moment: str) -> None:
         if moment != self.moment or self.count < self.at:
@@ -97,7 +97,7 @@ class HalfWritten:
 def draw_nothing() -> None:
     views.page_of = lambda result: "<!doctype html>"
     for name in ("report", "reproduction", "compare", "capacity", "calibration", "lift", "diff"):
-        setattr(views, f"save_{name}_figures", lambda found, folder: None)
+        setattr(views, f"save_{name}_figures", lambda result, folder: None)
 
 
 def give_up_privileges() -> None:

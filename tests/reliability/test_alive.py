@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from inside import Alive, held, living, shared
+from threads import refused_in_another_thread
 
 import abbe
 
@@ -96,7 +97,7 @@ def test_a_dead_process_of_this_machine_is_seen_at_once(tmp_path: Path, claim: P
         assert worker.claim("windows/16-0")
 
 
-def test_who_lost_its_claim_does_not_take_away_that_of_another(tmp_path: Path, claim: Path) -> None:
+def test_a_worker_that_lost_its_claim_leaves_the_claim_of_another(tmp_path: Path, claim: Path) -> None:
     with Alive(tmp_path) as worker:
         assert worker.claim("windows/16-0")
         left_by(claim)  # it was away for long, and another has taken over
@@ -106,11 +107,11 @@ def test_who_lost_its_claim_does_not_take_away_that_of_another(tmp_path: Path, c
 
 def test_a_run_is_refused_beside_workers_and_a_worker_beside_a_run(tmp_path: Path) -> None:
     with shared(tmp_path), held(tmp_path), held(tmp_path / "runs"):
-        said = in_another_thread(lambda: held(tmp_path))
+        said = refused_in_another_thread(lambda: held(tmp_path))
         assert said.startswith(f"{tmp_path} is shared by 1 worker, the first on {socket.gethostname()}: wait until")
-        assert in_another_thread(lambda: shared(tmp_path)) == ""
+        assert refused_in_another_thread(lambda: shared(tmp_path)) == ""
     with held(tmp_path):
-        said = in_another_thread(lambda: shared(tmp_path))
+        said = refused_in_another_thread(lambda: shared(tmp_path))
         assert said.startswith(f"{tmp_path} is in use by process {os.getpid()} on "), said
         assert "which does not share it: wait" in said
     with held(tmp_path):
@@ -201,20 +202,3 @@ def at_once(folder: Path, count: int, take: Callable[[Alive], None]) -> Iterator
         for thread in threads:
             thread.join()
         yield
-
-
-def in_another_thread(take: object) -> str:
-    """What is said to another thread that takes the folder; nothing if it may."""
-    said = []
-
-    def run() -> None:
-        try:
-            with take():  # type: ignore[operator]
-                said.append("")
-        except abbe.AbbeError as error:
-            said.append(str(error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return said[0]

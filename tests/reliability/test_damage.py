@@ -133,7 +133,7 @@ def test_alternatives_of_a_report(abbe_commands: Commands, whole: Whole, tmp_pat
     [("diagnose", "manifest.json"), pytest.param("calibrate", "manifest.json", marks=pytest.mark.slow)],
 )
 def test_damaged_manifest(study: str, file: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
-    """It says whose the folder is: who changed it must say that it is not needed."""
+    """It says which run owns the folder: if it was changed, the user must say that the folder is not needed."""
     folder = Path(shutil.copytree(whole(study), tmp_path / "run"))
     path = folder / file
     path.write_text(path.read_text().replace('"seed": 0', '"seed": 1', 1))

@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import os
-import threading
 from pathlib import Path
 
 import pytest
 from inside import LOCK, held, shared
+from threads import refused_in_another_thread
 
 import abbe
 
 
 def held_by_another_thread(folder: Path) -> str:
-    """What a second thread is told; nothing if it gets the folder."""
-    told = []
-
-    def take() -> None:
-        try:
-            with held(folder):
-                told.append("")
-        except abbe.AbbeError as error:
-            told.append(str(error))
-
-    thread = threading.Thread(target=take)
-    thread.start()
-    thread.join()
-    return told[0]
+    return refused_in_another_thread(lambda: held(folder))
 
 
-def test_the_second_is_told_and_the_first_may_take_it_again(tmp_path: Path) -> None:
+def test_the_second_is_refused_and_the_first_may_take_it_again(tmp_path: Path) -> None:
     with held(tmp_path):
         with held(tmp_path), held(str(tmp_path)):
             pass
@@ -62,7 +49,7 @@ def test_a_holder_that_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_file_that_its_holder_took_away_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between opening and locking, the holder may end: who then locks its file must not hold the folder with that."""
+    """Between opening and locking, the holder may end: locking the file it removed must not hold the folder."""
     from inside import locks_module as _locks
 
     real, opened = _locks._lock, []

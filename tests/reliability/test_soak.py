@@ -173,10 +173,10 @@ def test_wild_rows_give_documented_results(case: Case, by: str, rows: int, monke
 def assert_documented(case: Case, made: abbe.Normalizer, logits: Tensor, mask: Tensor | None) -> None:
     """Zeros without keys, NaN from NaN and +inf, and else finite weights >= 0 that sum to 1 where they should."""
     leaf = logits.clone().requires_grad_()
-    found = made(leaf, mask)
-    upstream = torch.randn(found.shape, generator=torch.Generator().manual_seed(1)).to(found.dtype)
-    grad, *_ = torch.autograd.grad(found, [leaf, *made.parameters()], upstream)
-    weights = found.detach()
+    output = made(leaf, mask)
+    upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(1)).to(output.dtype)
+    grad, *_ = torch.autograd.grad(output, [leaf, *made.parameters()], upstream)
+    weights = output.detach()
     hidden = torch.zeros_like(logits, dtype=torch.bool) if mask is None else ~mask
     absent, spoiling = hidden | (logits == -torch.inf), ~hidden & (logits.isnan() | (logits == torch.inf))
     empty, spoiled = absent.all(-1), spoiling.any(-1)

@@ -1,4 +1,4 @@
-"""Two commands in one folder at the same time: the second is told who holds it."""
+"""Two commands in one folder at the same time: the second gets an error that says who holds it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Whole = Callable[[str], Path]
 @pytest.mark.parametrize(
     "study", ["diagnose", *(pytest.param(study, marks=pytest.mark.slow) for study in STUDIES if study != "diagnose")]
 )
-def test_the_second_is_told_who_holds_it(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+def test_the_second_learns_who_holds_it(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = abbe_commands.of(study, folder, "--quiet")
     first = abbe_commands.start(command, {"signal": signal.SIGSTOP, "at": 3, "moment": "half"})
@@ -27,8 +27,8 @@ def test_the_second_is_told_who_holds_it(study: str, abbe_commands: Commands, wh
         time.sleep(0.01)
     second = abbe_commands.run(command)
     assert second.code == 2
-    told = rf"abbe: {re.escape(str(folder))} is in use by process {first} on \S+ since \S+ \S+: wait until it is done, "
-    assert re.fullmatch(told + r"or name another folder \(--out\)\n", second.err), second.err
+    line = rf"abbe: {re.escape(str(folder))} is in use by process {first} on \S+ since \S+ \S+: wait until it is done, "
+    assert re.fullmatch(line + r"or name another folder \(--out\)\n", second.err), second.err
     os.kill(first, signal.SIGCONT)
     assert abbe_commands.wait(first).code == 0
     assert results(study, folder) == results(study, whole(study))

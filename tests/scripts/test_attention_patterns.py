@@ -51,18 +51,18 @@ def expected_key(pattern: str, tokens: list[int], query: int) -> int | None:
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_expected_keys(tokens: list[int]) -> None:
-    found = targets_of(torch.tensor(tokens))
-    assert set(found) == set(PATTERNS)
-    for pattern, targets in found.items():
+    keys = targets_of(torch.tensor(tokens))
+    assert set(keys) == set(PATTERNS)
+    for pattern, targets in keys.items():
         want = [expected_key(pattern, tokens, query) for query in range(len(tokens))]
         assert targets.tolist() == [-1 if key is None else key for key in want], pattern
 
 
 def test_repeated_passage_has_one_key_for_every_query_of_the_second_time() -> None:
     passage = [4, 9, 7, 2]
-    found = targets_of(torch.tensor([1, *passage, *passage]))
-    assert found["same_token"].tolist() == [-1] * 5 + [1, 2, 3, 4]
-    assert found["induction"].tolist() == [-1] * 5 + [2, 3, 4, 5]
+    targets = targets_of(torch.tensor([1, *passage, *passage]))
+    assert targets["same_token"].tolist() == [-1] * 5 + [1, 2, 3, 4]
+    assert targets["induction"].tolist() == [-1] * 5 + [2, 3, 4, 5]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=12), st.integers(0, 2**31))
@@ -70,11 +70,11 @@ def test_weight_on_targets(tokens: list[int], seed: int) -> None:
     length = len(tokens)
     weights = torch.rand(3, length, length, generator=torch.Generator().manual_seed(seed))
     for pattern, targets in targets_of(torch.tensor(tokens)).items():
-        found = weight_on(weights, targets)
+        weight = weight_on(weights, targets)
         for head in range(3):
             keys = [expected_key(pattern, tokens, query) for query in range(length)]
             want = sum(float(weights[head, query, key]) for query, key in enumerate(keys) if key is not None)
-            assert found[head].item() == pytest.approx(want, rel=1e-6)
+            assert weight[head].item() == pytest.approx(want, rel=1e-6)
 
 
 # The whole way, against an eager model
@@ -95,7 +95,7 @@ def plain_scores(tiny: LoadedModel, sequences: list[Tensor], patterns: tuple[str
                     values.setdefault(pattern, []).append(matrices[:, :, query, key])
                     uniform = seen[:, :, query, key].double() / seen[:, :, query].sum(-1)
                     values.setdefault(f"{pattern}_chance", []).append(uniform)
-    return {name: torch.stack(found).mean(0).flatten() for name, found in values.items()}
+    return {name: torch.stack(parts).mean(0).flatten() for name, parts in values.items()}
 
 
 @pytest.mark.quick(1)
@@ -105,22 +105,22 @@ def test_scores_are_those_of_the_eager_model(family: str, monkeypatch: pytest.Mo
     tiny, read = model(family), []
     run = _patterns.run_model
     monkeypatch.setattr(_patterns, "run_model", lambda who, tokens: read.append(tokens) or run(who, tokens))
-    found = attention_patterns(tiny, tokens=12, repeats=3, seed=5, text=TEXT)
+    patterns = attention_patterns(tiny, tokens=12, repeats=3, seed=5, text=TEXT)
     cut = abbe.windows(TEXT, [24], 3, 5, tokenizer=tiny.tokenizer)
     assert len(read) == 6
     assert all(torch.equal(a, b.tokens) for a, b in zip(read[:3], cut, strict=True))
     assert all(torch.equal(tokens[:12], tokens[12:]) for tokens in read[3:])
     want = plain_scores(tiny, read[:3], ("previous_token", "first_token"))
     want |= plain_scores(tiny, read[3:], ("induction", "same_token"))
-    assert found.columns[2:] == [name for pattern in PATTERNS for name in (pattern, f"{pattern}_chance")]
+    assert patterns.columns[2:] == [name for pattern in PATTERNS for name in (pattern, f"{pattern}_chance")]
     for name, values in want.items():
-        torch.testing.assert_close(torch.tensor(found[name].to_list()).double(), values, rtol=2e-5, atol=1e-6)
+        torch.testing.assert_close(torch.tensor(patterns[name].to_list()).double(), values, rtol=2e-5, atol=1e-6)
 
 
 def test_one_row_a_head_in_order() -> None:
-    found = attention_patterns(model(), tokens=5, repeats=1, text=TEXT)
-    assert found.select("layer", "head").rows() == [(layer, head) for layer in range(2) for head in range(4)]
-    assert found.schema["layer"] == found.schema["head"] == pl.Int64
+    patterns = attention_patterns(model(), tokens=5, repeats=1, text=TEXT)
+    assert patterns.select("layer", "head").rows() == [(layer, head) for layer in range(2) for head in range(4)]
+    assert patterns.schema["layer"] == patterns.schema["head"] == pl.Int64
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_seed_decides() -> None:
 
 
 def planted(shift: int) -> LoadedModel:
-    """In layer 0 query i looks at key i - shift, or at key 0 if there is none; in layer 1 at all keys alike."""
+    """In layer 0 query i looks at key i - shift, or at key 0 if there is none; in layer 1 at all keys equally."""
     config = transformers.GPT2Config(
         vocab_size=256, n_positions=64, n_embd=64, n_layer=2, n_head=1, bos_token_id=0, eos_token_id=0
     )
@@ -163,14 +163,14 @@ def planted(shift: int) -> LoadedModel:
     ("shift", "pattern"), [(1, "previous_token"), (9, "induction"), (10, "same_token"), (64, "first_token")]
 )
 def test_planted_head_is_found(shift: int, pattern: str) -> None:
-    found = attention_patterns(planted(shift), tokens=10, text=TEXT)
+    patterns = attention_patterns(planted(shift), tokens=10, text=TEXT)
     passage = [*range(10), *range(10)]
     for other in PATTERNS:
         keys = [(query, expected_key(other, passage, query)) for query in range(20)]
         hits = [max(query - shift, 0) == key for query, key in keys if key is not None]
-        assert found[other][0] == pytest.approx(sum(hits) / len(hits), abs=1e-3), other
-        assert found[other][1] == pytest.approx(found[f"{other}_chance"][1], rel=1e-5)
-    assert found[pattern][0] > 0.999
+        assert patterns[other][0] == pytest.approx(sum(hits) / len(hits), abs=1e-3), other
+        assert patterns[other][1] == pytest.approx(patterns[f"{other}_chance"][1], rel=1e-5)
+    assert patterns[pattern][0] > 0.999
 
 
 def test_uniform_heads_are_at_chance_and_chance_has_a_closed_form() -> None:
@@ -178,22 +178,22 @@ def test_uniform_heads_are_at_chance_and_chance_has_a_closed_form() -> None:
     for layer in tiny.network.transformer.h:  # type: ignore[union-attr]
         layer.attn.c_attn.weight.data.zero_()  # type: ignore[union-attr]
         layer.attn.c_attn.bias.data.zero_()  # type: ignore[union-attr]
-    found = attention_patterns(tiny, tokens=20, repeats=2, text=TEXT)
+    patterns = attention_patterns(tiny, tokens=20, repeats=2, text=TEXT)
     all_queries = sum(1 / keys for keys in range(2, 41)) / 39
     second_time = sum(1 / keys for keys in range(21, 41)) / 20
     for pattern, chance in zip(PATTERNS, (all_queries, second_time, all_queries, second_time), strict=True):
-        assert found[pattern].to_list() == pytest.approx([chance] * 8, rel=1e-5)
-        assert found[f"{pattern}_chance"].to_list() == pytest.approx([chance] * 8, rel=1e-5)
+        assert patterns[pattern].to_list() == pytest.approx([chance] * 8, rel=1e-5)
+        assert patterns[f"{pattern}_chance"].to_list() == pytest.approx([chance] * 8, rel=1e-5)
 
 
 def test_huge_logits_stay_finite() -> None:
     tiny = model()
     for layer in tiny.network.transformer.h:  # type: ignore[union-attr]
         layer.attn.c_attn.weight.data.mul_(1e4)  # type: ignore[union-attr]
-    found = attention_patterns(tiny, tokens=8, text=TEXT)
+    patterns = attention_patterns(tiny, tokens=8, text=TEXT)
     for pattern in PATTERNS:
-        assert found[pattern].is_finite().all()
-        assert found[pattern].is_between(0, 1 + 1e-6).all()
+        assert patterns[pattern].is_finite().all()
+        assert patterns[pattern].is_between(0, 1 + 1e-6).all()
 
 
 # Random tokens
@@ -292,12 +292,12 @@ def table(induction: float, previous: float, chance: float = 0.01) -> pl.DataFra
     ],
 )
 def test_rule(patterns: pl.DataFrame, answer: bool) -> None:
-    found = learned_attention(patterns)
-    assert found.answer is answer
-    assert bool(found) is answer
-    assert found.sentence.startswith("has learned" if answer else "has not learned")
-    assert "layer 1 head 5" in found.sentence
-    assert "layer 0 head 3" in found.sentence
+    learned = learned_attention(patterns)
+    assert learned.answer is answer
+    assert bool(learned) is answer
+    assert learned.sentence.startswith("has learned" if answer else "has not learned")
+    assert "layer 1 head 5" in learned.sentence
+    assert "layer 0 head 3" in learned.sentence
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -307,13 +307,13 @@ def test_random_model_of_the_embedded_shape_has_learned_nothing(seed: int) -> No
         vocab_size=256, n_positions=1024, n_embd=256, n_layer=6, n_head=8, bos_token_id=0, eos_token_id=0
     )
     random = wrap(transformers.GPT2LMHeadModel(config).eval(), byte_tokenizer(), "random")
-    found = attention_patterns(random, tokens=128, repeats=2)
-    assert not learned_attention(found)
+    patterns = attention_patterns(random, tokens=128, repeats=2)
+    assert not learned_attention(patterns)
     for pattern in PATTERNS:
         # By a wide margin: a tenth above chance at most, where ten times chance would be needed.
-        assert (found[pattern] < 1.15 * found[f"{pattern}_chance"]).all()
+        assert (patterns[pattern] < 1.15 * patterns[f"{pattern}_chance"]).all()
 
 
 def test_embedded_model_has_learned_attention() -> None:
-    found = learned_attention(attention_patterns(abbe.load("embedded")))
-    assert found, found.sentence
+    learned = learned_attention(attention_patterns(abbe.load("embedded")))
+    assert learned, learned.sentence

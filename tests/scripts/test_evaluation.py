@@ -41,15 +41,15 @@ def window_start(target: int) -> int:
 @pytest.mark.parametrize("length", [1, 2, 3, 8, 9, 10, 12, 13, 14, 30, 33])
 def test_every_token_is_scored_once_with_its_window(length: int) -> None:
     model, stream = network(), np.random.default_rng(length).integers(0, 300, length)
-    found = evaluation.network_losses(model, stream, CONTEXT)
-    assert found.shape == (length - 1,)
+    losses = evaluation.network_losses(model, stream, CONTEXT)
+    assert losses.shape == (length - 1,)
     for target in range(1, length):
         start = window_start(target)
         assert target - start >= min(target, CONTEXT // 2)
         with torch.no_grad():
             logits = model(torch.from_numpy(stream[start:target])[None]).logits[0, -1]
         want = -float(torch.log_softmax(logits.double(), -1)[stream[target]])
-        assert found[target - 1] == pytest.approx(want, rel=1e-4)
+        assert losses[target - 1] == pytest.approx(want, rel=1e-4)
 
 
 def test_units() -> None:
@@ -59,9 +59,9 @@ def test_units() -> None:
 
 
 def test_scores_count_bytes_and_tokens() -> None:
-    found = evaluation.scores("äb", np.array([0, 5, 6, 7]), {"one": lambda stream: np.full(len(stream) - 1, 2.0)})
-    assert found == {"held_out_bytes": 3, "tokens": 3, "one": 6.0}
-    assert evaluation.total([found, found], ["one"]) == {"held_out_bytes": 6, "tokens": 6, "one": 12.0}
+    scores = evaluation.scores("äb", np.array([0, 5, 6, 7]), {"one": lambda stream: np.full(len(stream) - 1, 2.0)})
+    assert scores == {"held_out_bytes": 3, "tokens": 3, "one": 6.0}
+    assert evaluation.total([scores, scores], ["one"]) == {"held_out_bytes": 6, "tokens": 6, "one": 12.0}
 
 
 # Passages that come twice
@@ -104,11 +104,11 @@ def test_written_files_load_in_float32_with_rounded_weights(tokenizer: Any, tmp_
         assert loaded.lm_head.weight is loaded.transformer.wte.weight
         for name, weight in original.named_parameters():
             assert torch.equal(loaded.get_parameter(name), weight.half().float()), name
-    found = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    read_tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path)
     text = "the lens, Ünïcode\n  and\tthe 🙂 grid"
-    assert found(text)["input_ids"] == tokenizer.encode(text).ids
-    assert found.decode(found(text)["input_ids"]) == text
-    assert found.all_special_ids == [tokenizer.token_to_id(corpus.END_OF_TEXT)]
+    assert read_tokenizer(text)["input_ids"] == tokenizer.encode(text).ids
+    assert read_tokenizer.decode(read_tokenizer(text)["input_ids"]) == text
+    assert read_tokenizer.all_special_ids == [tokenizer.token_to_id(corpus.END_OF_TEXT)]
     assert {parameter.dtype for parameter in original.parameters()} == {torch.float32}
 
 

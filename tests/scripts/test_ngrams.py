@@ -13,7 +13,7 @@ from load_scripts import script
 
 ngrams = script("ngrams")
 
-STREAMS = st.lists(st.integers(0, 4), min_size=5, max_size=60).map(lambda found: np.array(found, dtype=np.int64))
+STREAMS = st.lists(st.integers(0, 4), min_size=5, max_size=60).map(lambda tokens: np.array(tokens, dtype=np.int64))
 
 
 # The definition, with loops
@@ -54,16 +54,16 @@ def plain_discounts(counts: Counter[tuple[int, ...]]) -> dict[int, float]:
     if not all(n[count] for count in (1, 2, 3, 4)):
         return half
     y = n[1] / (n[1] + 2 * n[2])
-    found = {count: count - (count + 1) * y * n[count + 1] / n[count] for count in (1, 2, 3)}
-    return found if all(0 < found[count] <= count for count in found) else half
+    discounts = {count: count - (count + 1) * y * n[count + 1] / n[count] for count in (1, 2, 3)}
+    return discounts if all(0 < discounts[count] <= count for count in discounts) else half
 
 
 @settings(max_examples=60)
 @given(STREAMS, st.integers(1, 4), st.lists(st.integers(0, 5), max_size=5), st.integers(0, 5))
 def test_probability_is_the_definition(stream: np.ndarray, order: int, context: list[int], token: int) -> None:
     model = ngrams.KneserNey(stream, 6, order)
-    found = model.probability(np.array([context], dtype=np.int64).reshape(1, -1), np.array([token]))[0]
-    assert found == pytest.approx(plain_probability(stream.tolist(), 6, order, context, token), rel=1e-12)
+    probability = model.probability(np.array([context], dtype=np.int64).reshape(1, -1), np.array([token]))[0]
+    assert probability == pytest.approx(plain_probability(stream.tolist(), 6, order, context, token), rel=1e-12)
 
 
 def test_estimated_discounts_are_used() -> None:
@@ -81,9 +81,9 @@ def test_estimated_discounts_are_used() -> None:
 
 def test_discounts_by_hand() -> None:
     # n1 = 4, n2 = 2, n3 = 1, n4 = 1: Y = 1/2.
-    found = ngrams.discounts_of(np.array([1, 1, 1, 1, 2, 2, 3, 4, 9]))
+    discounts = ngrams.discounts_of(np.array([1, 1, 1, 1, 2, 2, 3, 4, 9]))
     half = Fraction(1, 2)
-    assert found[1:].tolist() == [float(value) for value in (1 - 2 * half / 2, 2 - 3 * half / 2, 3 - 4 * half)]
+    assert discounts[1:].tolist() == [float(value) for value in (1 - 2 * half / 2, 2 - 3 * half / 2, 3 - 4 * half)]
 
 
 def test_bigrams_by_hand() -> None:
@@ -114,9 +114,9 @@ def test_probabilities_sum_to_one(order: int, vocabulary: int) -> None:
     unseen = [random.integers(0, vocabulary, 4) for _ in range(10)]
     mixed = [np.concatenate([random.integers(0, vocabulary, 2), stream[place : place + 2]]) for place in range(10)]
     for context in (*seen, *unseen, *mixed):
-        found = model.probability(np.tile(context, (vocabulary, 1)), np.arange(vocabulary))
-        assert found.sum() == pytest.approx(1, abs=1e-9)
-        assert (found > 0).all()
+        probabilities = model.probability(np.tile(context, (vocabulary, 1)), np.arange(vocabulary))
+        assert probabilities.sum() == pytest.approx(1, abs=1e-9)
+        assert (probabilities > 0).all()
 
 
 def test_unigrams_sum_to_one_and_count() -> None:
@@ -131,12 +131,12 @@ def test_unigrams_sum_to_one_and_count() -> None:
 @given(STREAMS, STREAMS, st.integers(1, 5))
 def test_losses_are_those_of_the_single_tokens(training: np.ndarray, stream: np.ndarray, order: int) -> None:
     model = ngrams.KneserNey(training, 5, order)
-    found = model.losses(stream)
+    losses = model.losses(stream)
     want = [
         -np.log(model.probability(stream[None, :place], stream[place : place + 1])[0])
         for place in range(1, len(stream))
     ]
-    assert found.tolist() == pytest.approx(want)
+    assert losses.tolist() == pytest.approx(want)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5])

@@ -85,9 +85,9 @@ def test_learning_rate() -> None:
 @pytest.mark.parametrize("shape", [(8, 8), (8, 24), (24, 8)])
 def test_updates_are_nearly_orthogonal(shape: tuple[int, int]) -> None:
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = torch.linalg.svdvals(muon.orthogonal(matrix))
-    assert float(found.min()) > 0.6
-    assert float(found.max()) < 1.3
+    singular = torch.linalg.svdvals(muon.orthogonal(matrix))
+    assert float(singular.min()) > 0.6
+    assert float(singular.max()) < 1.3
     u, _, v = torch.linalg.svd(matrix, full_matrices=False)
     assert float((muon.orthogonal(matrix) * (u @ v)).sum() / min(shape)) > 0.8
 

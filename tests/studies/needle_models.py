@@ -56,23 +56,23 @@ class Copier(_Network):
     """Finds the last tokens earlier in the text, as many as agree, and says what followed."""
 
     def answer(self, tokens: Tensor) -> Tensor:
-        found = torch.zeros(self.vocabulary)
+        logits = torch.zeros(self.vocabulary)
         for width in range(6, 0, -1):
             end = tokens[-width:]
             for start in range(len(tokens) - width - 1, -1, -1):
                 if torch.equal(tokens[start : start + width], end):
-                    found[tokens[start + width]] = 3.0
-                    return found
-        return found
+                    logits[tokens[start + width]] = 3.0
+                    return logits
+        return logits
 
 
 class Spotter(_Network):
     """Random logits, but far larger ones for every token that stands in the text: it looks at no key."""
 
     def answer(self, tokens: Tensor) -> Tensor:
-        found = _noise(tokens, self.vocabulary)
-        found[tokens.unique()] += 100.0
-        return found
+        logits = _noise(tokens, self.vocabulary)
+        logits[tokens.unique()] += 100.0
+        return logits
 
 
 class Guesser(_Network):

@@ -38,9 +38,9 @@ def model(needed: int, layers: int = 1) -> LoadedModel:
 
 
 def _both(feature: int, value: float) -> torch.Tensor:
-    found = torch.zeros(_WIDTH)
-    found[2 * feature], found[2 * feature + 1] = value, -value
-    return found
+    vector = torch.zeros(_WIDTH)
+    vector[2 * feature], vector[2 * feature + 1] = value, -value
+    return vector
 
 
 def _position(place: int, needed: int) -> torch.Tensor:

@@ -32,8 +32,8 @@ USUAL: dict[str, Any] = {
 def row(place: tuple[int, int] | None, length: int | None, n: int | None, measure: str, numbers: Any) -> dict[str, Any]:
     given = numbers if isinstance(numbers, tuple) else (numbers, None, None, None, None)
     layer, head = place or (None, None)
-    found = {"model": "made up", "layer": layer, "head": head, "length": length, "n": n, "measure": measure}
-    return found | dict(zip(NUMBERS, given, strict=True))
+    values = {"model": "made up", "layer": layer, "head": head, "length": length, "n": n, "measure": measure}
+    return values | dict(zip(NUMBERS, given, strict=True))
 
 
 def head_rows(place: tuple[int, int] | None, facts: Mapping[str, Any], length: int) -> Iterable[dict[str, Any]]:

@@ -23,16 +23,16 @@ SETTINGS: dict[str, Any] = {"lengths": [64, 256], "windows": 3, "queries": 16, "
 def facts() -> dict[str, Any]:
     """The parts of a report that a golden file can hold: what was found, without machine and time."""
     report = abbe.report("embedded", seed=0, **SETTINGS)
-    found = report.as_json()
+    content = report.as_json()
     shown = {
-        "numbers": {number["name"]: [number[key] for key in ("value", "low", "high")] for number in found["numbers"]}
+        "numbers": {number["name"]: [number[key] for key in ("value", "low", "high")] for number in content["numbers"]}
     }
     for part in ("verdicts", "advice"):
-        shown[part] = {finding["topic"]: finding["numbers"] for finding in found[part]}
-    shown["heads"] = [verdict["kind"] for verdict in found["heads"]]
-    shown["growth"] = [row["decay"] for row in found["growth"]]
-    shown["floors"] = [row["floor"] for row in found["floors"]]
-    shown["told apart"] = [row["separable"] for row in found["alternatives"]]
+        shown[part] = {finding["topic"]: finding["numbers"] for finding in content[part]}
+    shown["heads"] = [verdict["kind"] for verdict in content["heads"]]
+    shown["growth"] = [row["decay"] for row in content["growth"]]
+    shown["floors"] = [row["floor"] for row in content["floors"]]
+    shown["told apart"] = [row["separable"] for row in content["alternatives"]]
     of_heads = report.table.filter(pl.col("head").is_not_null())
     for name in ("previous_token", "induction"):
         shown[name] = of_heads.filter(pl.col("measure") == name).sort("length", "layer", "head")["value"].to_list()
@@ -40,7 +40,7 @@ def facts() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Any]:
+def measured() -> dict[str, Any]:
     return facts()
 
 
@@ -53,15 +53,15 @@ def golden() -> dict[str, Any]:
 @pytest.mark.parametrize(
     "part", ["numbers", "verdicts", "advice", "growth", "floors", "told apart", "previous_token", "induction"]
 )
-def test_numbers(found: dict[str, Any], golden: dict[str, Any], part: str) -> None:
-    for place, (given, wanted) in _pairs(found[part], golden[part]).items():
+def test_numbers(measured: dict[str, Any], golden: dict[str, Any], part: str) -> None:
+    for place, (given, wanted) in _pairs(measured[part], golden[part]).items():
         if isinstance(wanted, float):
             wanted = pytest.approx(wanted, rel=RELATIVE, abs=ABSOLUTE)
         assert given == wanted, place
 
 
-def test_kinds_of_heads(found: dict[str, Any], golden: dict[str, Any]) -> None:
-    assert found["heads"] == golden["heads"]
+def test_kinds_of_heads(measured: dict[str, Any], golden: dict[str, Any]) -> None:
+    assert measured["heads"] == golden["heads"]
 
 
 def _pairs(given: Any, wanted: Any, place: str = "") -> dict[str, tuple[Any, Any]]:

@@ -23,17 +23,17 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def found() -> Reproduction:
+def reproduction() -> Reproduction:
     return abbe.reproduce("embedded", quick=True, seed=0, progress=False)
 
 
-def test_all_statements_are_there(found: Reproduction) -> None:
-    assert [claim.topic for claim in found.claims] == list(GOLDEN)
+def test_all_statements_are_there(reproduction: Reproduction) -> None:
+    assert [claim.topic for claim in reproduction.claims] == list(GOLDEN)
 
 
 @pytest.mark.parametrize("topic", GOLDEN)
-def test_golden_table(found: Reproduction, topic: str) -> None:
-    claim = next(claim for claim in found.claims if claim.topic == topic)
+def test_golden_table(reproduction: Reproduction, topic: str) -> None:
+    claim = next(claim for claim in reproduction.claims if claim.topic == topic)
     want = GOLDEN[topic]
     assert claim.answer == want["answer"]
     assert claim.numbers.keys() == want["numbers"].keys()
@@ -43,15 +43,15 @@ def test_golden_table(found: Reproduction, topic: str) -> None:
         ), name
 
 
-def test_page_and_figures_can_be_made_of_it(found: Reproduction, tmp_path: Path) -> None:
-    page = reproduction_page(found)
+def test_page_and_figures_can_be_made_of_it(reproduction: Reproduction, tmp_path: Path) -> None:
+    page = reproduction_page(reproduction)
     assert len(page) < 2.5e6
-    assert found.manifest["model"]["about"] in page
-    for figure in found.figures.values():
+    assert reproduction.manifest["model"]["about"] in page
+    for figure in reproduction.figures.values():
         figure_chart(figure, "dark").save(tmp_path / "figure.png")
         assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_nothing_depends_on_what_was_measured_before(found: Reproduction) -> None:
+def test_nothing_depends_on_what_was_measured_before(reproduction: Reproduction) -> None:
     alone = abbe.reproduce("embedded", figures=["2b"], quick=True, seed=0, progress=False)
-    assert alone.figures["2b"].tables["distance"].equals(found.figures["2b"].tables["distance"])
+    assert alone.figures["2b"].tables["distance"].equals(reproduction.figures["2b"].tables["distance"])

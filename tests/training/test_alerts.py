@@ -87,7 +87,7 @@ def test_a_head_that_was_never_selective_is_not_reported_as_uniform() -> None:
 
 
 def test_a_sink_is_found() -> None:
-    """Queries all alike, and a first key that they like."""
+    """Queries that are all the same, and a first key that they prefer."""
     network = gpt2(dropout=0.0)
     attention = network.transformer.h[0].attn.c_attn
     with torch.no_grad():

@@ -16,9 +16,9 @@ def gradients(family: Family, network: Any) -> dict[str, Tensor]:
     torch.manual_seed(1)  # of dropout
     output = network(**family.inputs())
     (output.logits if hasattr(output, "logits") else output[0]).float().square().mean().backward()
-    found = {name: x.grad.clone() for name, x in network.named_parameters() if x.grad is not None}
+    grads = {name: x.grad.clone() for name, x in network.named_parameters() if x.grad is not None}
     network.zero_grad()
-    return found
+    return grads
 
 
 @pytest.mark.quick(4)

@@ -106,7 +106,7 @@ def test_an_error_of_its_own_is_said_once_and_the_result_is_the_same(
     assert hooks(network) == 0
 
 
-def test_a_loop_that_never_calls_the_model_is_told() -> None:
+def test_a_loop_that_never_calls_the_model_is_reported() -> None:
     monitor = abbe.Monitor(gpt2(), every=1)
     monitor.step()
     assert monitor.silent is not None

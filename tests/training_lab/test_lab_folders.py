@@ -1,4 +1,4 @@
-"""Experiments as folders: stopped is as uninterrupted, damage is made good, others are refused, no worker stays."""
+"""Experiments as folders: resumed equals uninterrupted, damage is repaired, others are refused, no worker is left."""
 
 from __future__ import annotations
 
@@ -220,15 +220,15 @@ abbe.train_recall(normalizers=["softmax", "sparsemax"], rates=[0.01, 0.02], seed
 
 
 def children(process: int) -> set[int]:
-    found = set()
+    processes = set()
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == process and fields[0] != "Z":
-            found.add(int(path.parent.name))
-    return found
+            processes.add(int(path.parent.name))
+    return processes
 
 
 def is_alive(process: int) -> bool:

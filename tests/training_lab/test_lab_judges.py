@@ -63,10 +63,10 @@ def test_longer_sets_are_compared_by_seed() -> None:
         normalizer="sparsemax",
     )  # fmt: skip
     worse = long("topk:k=4", PUBLISHED | {16384: 0.1}, spread=0.1)
-    found = by_topic(
+    verdicts = by_topic(
         judge_length(tables(long("softmax", PUBLISHED, 0.1), long("ssmax", better, 0.1), mixed, worse), 0.95)
     )
-    finding = found["normalizers against softmax on the longest sets"]
+    finding = verdicts["normalizers against softmax on the longest sets"]
     assert finding.numbers["higher"] == "ssmax"
     assert finding.numbers["lower"] == "topk:k=4"
     assert finding.numbers["ssmax"] == pytest.approx(0.05)
@@ -77,9 +77,9 @@ def test_longer_sets_are_compared_by_seed() -> None:
 def test_the_mean_over_longer_sets_is_compared_too() -> None:
     """What differs at middle lengths alone is not seen on the longest sets, where all are at chance."""
     middle = PUBLISHED | {1024: 0.638}
-    found = by_topic(judge_length(tables(long("softmax", PUBLISHED), long("ssmax", middle)), 0.95))
-    assert found["normalizers against softmax on the longest sets"].numbers["higher"] == ""
-    finding = found["normalizers against softmax on longer sets"]
+    verdicts = by_topic(judge_length(tables(long("softmax", PUBLISHED), long("ssmax", middle)), 0.95))
+    assert verdicts["normalizers against softmax on the longest sets"].numbers["higher"] == ""
+    finding = verdicts["normalizers against softmax on longer sets"]
     assert finding.numbers["higher"] == "ssmax"
     assert finding.numbers["ssmax"] == pytest.approx(0.1 / 5)
     assert finding.numbers["lengths"] == "64, 256, 1024, 4096, 16384"

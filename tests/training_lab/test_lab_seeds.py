@@ -1,4 +1,4 @@
-"""Several seeds at once are as each alone; nothing of one reaches another; the same seed gives the same numbers."""
+"""Seeds trained together give what each gives alone; nothing leaks between them; the same seed, the same numbers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def numbers(seed: dict[str, Any]) -> list[float]:
 @pytest.mark.parametrize("name", WIDTHS)
 @pytest.mark.parametrize("normalizer", ["softmax", LEARNS])
 @pytest.mark.quick(5)
-def test_seeds_at_once_are_as_each_alone(normalizer: str, name: str) -> None:
+def test_seeds_trained_together_give_what_each_gives_alone(normalizer: str, name: str) -> None:
     task, same = small(name), {"normalizer": normalizer, "precision": "float64", "steps": 15}
     together = train(task, choice(name, seeds=(3, 4, 5), **same))["seeds"]
     alone = train(task, choice(name, seeds=(4,), **same))["seeds"][0]

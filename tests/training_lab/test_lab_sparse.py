@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from inside import sparse_op
 from lab_cases import choice, small
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -16,20 +13,6 @@ from abbe.studies._train.run import train
 from abbe.studies._train.temperature import temperature
 
 LENGTH, SEEDS = 128, 2
-
-
-@pytest.fixture
-def supports(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The maps whose support was taken, once per call."""
-    taken: list[str] = []
-    real = sparse_op.attend
-
-    def spy(settings: Any, *rest: Any) -> Any:
-        taken.append(settings.name)
-        return real(settings, *rest)
-
-    monkeypatch.setattr(sparse_op, "attend", spy)
-    return taken
 
 
 def attended(normalizer: str, t: str = "1", watched: bool = False, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -44,29 +27,29 @@ def attended(normalizer: str, t: str = "1", watched: bool = False, dtype: torch.
 
 
 @pytest.mark.parametrize("t", ["1", "0.5", "learned"])
-def test_exact_zeros_take_the_support(supports: list[str], t: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exact_zeros_take_the_support(sparse_calls: list[str], t: str, monkeypatch: pytest.MonkeyPatch) -> None:
     sparse = attended("sparsemax", t)
-    assert supports == ["sparsemax"]
+    assert sparse_calls == ["sparsemax"]
     monkeypatch.setattr(Attention, "_has_support", lambda *_: False)
     assert_close(sparse, attended("sparsemax", t), rtol=1e-3, atol=1e-5)
-    assert supports == ["sparsemax"]
+    assert sparse_calls == ["sparsemax"]
 
 
-def test_reading_a_layer_changes_nothing(supports: list[str]) -> None:
+def test_reading_a_layer_changes_nothing(sparse_calls: list[str]) -> None:
     for plain, read in zip(attended("sparsemax"), attended("sparsemax", watched=True), strict=True):
         assert torch.equal(plain, read)
-    assert len(supports) == 2
+    assert len(sparse_calls) == 2
 
 
-def test_softmax_and_double_precision_take_full_rows(supports: list[str]) -> None:
+def test_softmax_and_double_precision_take_full_rows(sparse_calls: list[str]) -> None:
     attended("softmax")
     attended("sparsemax", dtype=torch.float64)
-    assert supports == []
+    assert sparse_calls == []
 
 
-def test_a_training_run_takes_it(supports: list[str]) -> None:
+def test_a_training_run_takes_it(sparse_calls: list[str]) -> None:
     """At the length of its text; short rows cost less in full."""
     task = small("text", length=LENGTH)
     trained = train(task, choice("text", normalizer="sparsemax", steps=2, batch=64, heads=2, readings=1))
-    assert "sparsemax" in supports
+    assert "sparsemax" in sparse_calls
     assert trained["seeds"][0]["loss"] > 0

@@ -49,8 +49,8 @@ def parts(spec: Any) -> Iterator[dict[str, Any]]:
 
 
 def one_panel(spec: dict[str, Any], title: str) -> dict[str, Any]:
-    (found,) = [part for part in spec["concat"] if part["title"] == title]
-    return dict(found)
+    (panel,) = [part for part in spec["concat"] if part["title"] == title]
+    return dict(panel)
 
 
 def layer_rows(spec: dict[str, Any], layer: dict[str, Any]) -> list[dict[str, Any]]:
@@ -89,20 +89,20 @@ def filled(spec: dict[str, Any], name: str, of: Report, place: tuple[int, int] =
 def drawn(spec: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> str:
     """As SVG, if Vega has nothing to complain about."""
     capfd.readouterr()
-    found: str = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version(), show_warnings=True)
+    svg: str = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version(), show_warnings=True)
     said = capfd.readouterr()
     assert "WARN" not in said.err + said.out, said
     for broken in ("NaN", "undefined", "Infinity"):
-        assert broken not in found
-    return found
+        assert broken not in svg
+    return svg
 
 
 def y_domain(one: dict[str, Any]) -> tuple[float, float]:
-    found = {
+    domains = {
         tuple(layer["encoding"]["y"]["scale"]["domain"]) for layer in one["layer"] if "y" in layer.get("encoding", {})
     }
-    assert len(found) == 1, "layers of one panel share their axis"
-    return next(iter(found))
+    assert len(domains) == 1, "layers of one panel share their axis"
+    return next(iter(domains))
 
 
 def with_column(of: Report, **columns: Any) -> Report:

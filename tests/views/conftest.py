@@ -1,16 +1,17 @@
-"""One browser for all tests of pages that a worker runs: each opens pages in contexts of its own."""
+"""Pages open in the browser that all tests of a worker share: each in its own context."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from page_in_browser import Opened, opener
 
 
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    from report_in_browser import launched  # playwright is asked for only where a page is opened
-
-    with launched() as started:
-        yield started
+@pytest.fixture
+def opened(browser: Any, file: Path) -> Iterator[Opened]:
+    """Opens the file of the test module, or another one."""
+    with opener(browser, file) as open_page:
+        yield open_page

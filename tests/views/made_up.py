@@ -40,9 +40,9 @@ def figure_2c(lengths: Sequence[int] = LENGTHS, vectors: Sequence[str] = VECTORS
         for length in lengths:
             sizes = [n for n in SIZES if n <= length // 2]
             for level in (0.01, 0.05):
-                found = round(1.4 * length**0.55 * (1 if level == 0.01 else 1.3)) if length < 1024 else None
-                ends = (None, None) if found is None else (round(0.8 * found), round(1.3 * found))
-                critical.append((kind, length, level, found, *ends, sizes[-1]))
+                size = round(1.4 * length**0.55 * (1 if level == 0.01 else 1.3)) if length < 1024 else None
+                ends = (None, None) if size is None else (round(0.8 * size), round(1.3 * size))
+                critical.append((kind, length, level, size, *ends, sizes[-1]))
             for n in sizes:
                 statistic = 0.95 * math.exp(-n / (0.6 * length**0.7)) + 0.04
                 tests.append((kind, length, n, statistic, math.exp(-48 * statistic**2)))
@@ -64,8 +64,8 @@ def figure_3(sizes: Sequence[int] = SIZES, vectors: Sequence[str] = VECTORS) -> 
             values = np.clip(middle + 0.07 * random.standard_normal(48) * (n > 1), 0, 1)
             controls = np.clip(0.6 * middle + 0.05 * random.standard_normal(48), 0, 1)
             heads += [(kind, i // 8, i % 8, n, *pair) for i, pair in enumerate(zip(values, controls, strict=True))]
-            for series, found in (("selected", values), ("random", controls)):
-                mean = float(found.mean())
+            for series, points in (("selected", values), ("random", controls)):
+                mean = float(points.mean())
                 means.append((kind, n, series, mean, mean - 0.01, mean + 0.01))
     tables = {
         "heads": pl.DataFrame(heads, schema=["vectors", "layer", "head", "n", "value", "control"], orient="row"),
@@ -113,7 +113,7 @@ def drift() -> Figure:
 
 def figures() -> dict[str, Figure]:
     common = {"heads": 48, "windows": 8, "queries": 32, "vectors": list(VECTORS)}
-    found = [
+    all_figures = [
         Figure("2a", {"distance": distances("length", LENGTHS)}, common | {"size": 5, "lengths": list(LENGTHS)}),
         Figure("2b", {"distance": distances("n", SIZES)}, common | {"length": 1024, "sizes": list(SIZES)}),
         figure_2c(),
@@ -121,7 +121,7 @@ def figures() -> dict[str, Figure]:
         figure_4(),
         drift(),
     ]
-    return {figure.name: figure for figure in found}
+    return {figure.name: figure for figure in all_figures}
 
 
 CLAIMS = (

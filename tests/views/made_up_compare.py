@@ -49,17 +49,17 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
         "sensitivity_ratio": ratio, "needle_accuracy": right / 10, "needle_margin": right - 3.5,
         "needle_gain": right / 10 - 0.3,
     }  # fmt: skip
-    found: dict[str, Any] = {"normalizer": name}
+    values: dict[str, Any] = {"normalizer": name}
     for measure in MEASURED:
         value = known[measure]
         assert value is not None
         around = 0.02 * abs(value)
-        found |= {measure: value, f"{measure}_low": value - around, f"{measure}_high": value + around}
-    found |= {"needle_accuracy_low": low, "needle_accuracy_high": high}
+        values |= {measure: value, f"{measure}_low": value - around, f"{measure}_high": value + around}
+    values |= {"needle_accuracy_low": low, "needle_accuracy_high": high}
     if name == BASELINE:
-        found |= {"needle_gain": None, "needle_gain_low": None, "needle_gain_high": None}
-    found |= {"temperature": 2.0, "matched_heads": 1.0, "sensitivity_theory": None, "time_ratio": 1.4}
-    return found | {"seconds": 0.2, "extra_megabytes": 9.2, JUMPS: name.startswith("top")} | changed
+        values |= {"needle_gain": None, "needle_gain_low": None, "needle_gain_high": None}
+    values |= {"temperature": 2.0, "matched_heads": 1.0, "sensitivity_theory": None, "time_ratio": 1.4}
+    return values | {"seconds": 0.2, "extra_megabytes": 9.2, JUMPS: name.startswith("top")} | changed
 
 
 def table(rows: Sequence[Mapping[str, Any]] | None = None) -> pl.DataFrame:
@@ -88,15 +88,15 @@ def needle(names: Sequence[str] = NAMES, lengths: Sequence[int] = (128, 256, 512
 def comparison(
     rows: Sequence[Mapping[str, Any]] | None = None, needles: pl.DataFrame | None = None, **manifest: Any
 ) -> Comparison:
-    found = table(rows)
-    told = MANIFEST | manifest
-    judgements, recommendation = judge(found, len(told["windows"]), 0.95)
+    frame = table(rows)
+    facts = MANIFEST | manifest
+    judgements, recommendation = judge(frame, len(facts["windows"]), 0.95)
     if needles is None:
-        needles = needle(found["normalizer"].to_list())
-    return Comparison(found, needles, judgements, recommendation, told)
+        needles = needle(frame["normalizer"].to_list())
+    return Comparison(frame, needles, judgements, recommendation, facts)
 
 
-def page_file(found: Comparison, folder: Path) -> Path:
+def page_file(result: Comparison, folder: Path) -> Path:
     path = folder / "compare.html"
-    path.write_text(compare_page(found), encoding="utf-8")
+    path.write_text(compare_page(result), encoding="utf-8")
     return path

@@ -155,9 +155,9 @@ def alternatives(places: Sequence[tuple[int, int]]) -> pl.DataFrame:
         for i, name in enumerate(ALTERNATIVES):
             gain = 0.1 * i * float(random.uniform(0.2, 1))
             ends = (None, None) if i == 0 else (gain - 0.02, gain + 0.02)
-            told = own + gain
+            share = own + gain
             rows.append(
-                (layer, head, name, told, told - 0.03, told + 0.03, gain, *ends, 0.12 * i, 100.0 / (1 + i), 9.0, 0.2)
+                (layer, head, name, share, share - 0.03, share + 0.03, gain, *ends, 0.12 * i, 100.0 / (1 + i), 9.0, 0.2)
             )
     numbers = (
         "separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high", "output_change", "active",
@@ -222,8 +222,8 @@ def small(**changes: Any) -> Report:
     return report([(0, 0)], **({"lengths": (64,), "sizes": (5,), "temperatures": (1.0,), "sample": None} | changes))
 
 
-def page_file(found: Report, folder: Path) -> Path:
+def page_file(result: Report, folder: Path) -> Path:
     """The page of any report as a file in the folder, as the command writes it."""
     path = folder / "report.html"
-    path.write_text(report_page(found), encoding="utf-8")
+    path.write_text(report_page(result), encoding="utf-8")
     return path

@@ -1,26 +1,18 @@
-"""The page of a report in a real browser: how the tests open it, and what they see."""
+"""A made-up report for tests in a browser, and what its page is compared with."""
 
 from __future__ import annotations
 
 import math
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import made_up_report as made
 import polars as pl
-import pytest
+from page_in_browser import Seen
 
 from abbe.studies import Report
 from abbe.words.finding import Finding
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-without_chromium = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"]
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 CHARTS = ("sizes", "lengths", "growth", "gradient", "ball", "alternatives")
 PRINTED = ("growth", "gradient", "alternatives")
 EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"
@@ -50,91 +42,9 @@ def made_up() -> Report:
     )
 
 
-@contextmanager
-def launched() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-        yield found
-        found.close()
-
-
-class Seen:
-    """A page in its own context, and everything it said and asked for."""
-
-    def __init__(
-        self, browser: Any, file: Path, scheme: str = "light", viewport: dict[str, int] = WIDE, link: str = "",
-        **more: Any,
-    ) -> None:  # fmt: skip
-        self.file = file
-        self.context = browser.new_context(color_scheme=scheme, viewport=viewport, **more)
-        self.page = self.context.new_page()
-        self.told: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.told.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.told.append(f"error: {error}"))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(file.as_uri() + link)
-
-    def ready(self) -> Seen:
-        self.page.locator("html[data-ready]").wait_for(state="attached")
-        return self
-
-    def drawn(self, theme: str, names: tuple[str, ...] = CHARTS) -> Seen:
-        """Wait until the charts are drawn in the theme; a timeout is a failure."""
-        for name in names:
-            self.page.locator(f".chart:not(.print)[data-chart={name}][data-drawn={theme}] svg.marks").wait_for()
-        return self
-
-    def printed(self, names: tuple[str, ...] = PRINTED) -> Seen:
-        for name in names:
-            self.page.locator(f".chart.print[data-chart={name}][data-drawn=light] svg.marks").wait_for(state="attached")
-        return self
-
-    def quiet(self) -> None:
-        """Nothing was said, and nothing was asked for but the file (and what it made itself)."""
-        assert self.told == []
-        asked = [url.partition("#")[0] for url in self.asked if not url.startswith("blob:")]
-        assert asked == [self.file.as_uri()]
-
-    def choose(self, label: str, value: str, place: str = "#heads") -> None:
-        self.page.locator(place).get_by_label(label, exact=True).select_option(value)
-
-    def text(self, place: str) -> str:
-        return str(self.page.locator(place).inner_text())
-
-    def cell(self, layer: int, head: int) -> Any:
-        return self.page.locator(f"#map button[data-layer='{layer}'][data-head='{head}']")
-
-    def marks(self, chart: str, kind: str = "symbol") -> int:
-        return int(self.page.locator(f".chart:not(.print)[data-chart={chart}] .mark-{kind}.role-mark path").count())
-
-    def colour(self, place: Any, what: str = "backgroundColor") -> str:
-        return str(place.evaluate(f"e => getComputedStyle(e).{what}"))
-
-
-Opened = Callable[..., Seen]
-
-
-@contextmanager
-def opener(browser: Any, file: Path) -> Iterator[Opened]:
-    """Opens the file, or another one, as often as a test needs it."""
-    contexts = []
-
-    def open_page(
-        scheme: str = "light", viewport: dict[str, int] = WIDE, other: Path | None = None, **more: Any
-    ) -> Seen:
-        seen = Seen(browser, other or file, scheme, viewport, **more)
-        contexts.append(seen.context)
-        return seen
-
-    yield open_page
-    for context in contexts:
-        context.close()
-
-
-def value_of(found: Report, measure: str, layer: int, head: int, column: str = "value", **more: Any) -> Any:
+def value_of(report: Report, measure: str, layer: int, head: int, column: str = "value", **more: Any) -> Any:
     wanted = {"measure": measure, "layer": layer, "head": head, "length": 1024} | more
-    rows = found.run.table
+    rows = report.run.table
     for name, value in wanted.items():
         rows = rows.filter(pl.col(name).is_null() if value is None else pl.col(name) == value)
     (value,) = rows[column]

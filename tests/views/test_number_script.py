@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from inside import script
-from report_in_browser import without_chromium
+from page_in_browser import needs_browser
 
 from abbe.words.numbers import number
 
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 TABLE = [
     *(None, 0, 1, -1, 20, 256, 999, 1000, 1024, 12_345, 1_234_567, 999_999_999, 1_000_000_000, 2**40, -48_000),

@@ -1,4 +1,4 @@
-"""What the page of a report holds, read by another way than the page's own."""
+"""What the page of a report holds, read independently of the page's script."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from abbe.results import SCHEMA
 
 def unpacked(text: str, name: str) -> bytes:
     """What an element of the page holds."""
-    (found,) = re.findall(rf'<script type="application/octet-stream" id="{name}-data">([^<]*)</script>', text)
-    return gzip.decompress(base64.b64decode(found))
+    (packed,) = re.findall(rf'<script type="application/octet-stream" id="{name}-data">([^<]*)</script>', text)
+    return gzip.decompress(base64.b64decode(packed))
 
 
 def unpacked_table(content: bytes) -> pl.DataFrame:

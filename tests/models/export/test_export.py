@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +22,10 @@ import abbe
 from abbe import AbbeError
 from abbe.models import wrap
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 SHARPER = "layers.0.heads.1=softmax:temperature=0.6; layers.1=learned-temperature:t=0.5/-0.3/0.2/0.1"
 SPARSE = "layers.0.heads.0,2=topk:k=3; layers.1=entmax:alpha=1.5,learn=true"
 Made = Callable[..., Any]
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from torch import nn
 
 from abbe import AbbeError, plan, swap
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 PER_HEAD = "layers.0=learned-temperature:t=0.5/-0.3/0.2/0.1; layers.1.heads.2=softmax:temperature=0.6"
 PER_LAYER = "layers.0=softmax:temperature=0.7; layers.1=scaled:of=softmax,t=-0.4"
 ONE = "softmax:temperature=0.7"
@@ -41,12 +42,6 @@ EXACT_PER_HEAD = (
 )
 
 
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 def built(name: str) -> tuple[nn.Module, dict[str, Any]]:
     if name in FAMILIES:
         return FAMILIES[name].build(), FAMILIES[name].inputs()
@@ -54,7 +49,7 @@ def built(name: str) -> tuple[nn.Module, dict[str, Any]]:
 
 
 def folded_error(network: Any, what: str, inputs: dict[str, Any]) -> float:
-    """Of the folded model against the swapped one; the network is as before in the end."""
+    """The folded model against the swapped one; afterwards the network is as before."""
     factors = plan_scales(plan(network, what))
     assert factors is not None
     before = {name: value.clone() for name, value in network.state_dict().items()}

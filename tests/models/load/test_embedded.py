@@ -100,9 +100,9 @@ def test_transformers_loads_the_folder_by_itself(model: LoadedModel) -> None:
 @given(st.text(max_size=60))
 def test_tokenizer_writes_any_text(text: str) -> None:
     tokenizer = reader()
-    found = tokenizer(text, return_offsets_mapping=True)
-    assert tokenizer.decode(found["input_ids"]) == text
-    assert all(0 <= start < end <= len(text) for start, end in found["offset_mapping"])
+    encoded = tokenizer(text, return_offsets_mapping=True)
+    assert tokenizer.decode(encoded["input_ids"]) == text
+    assert all(0 <= start < end <= len(text) for start, end in encoded["offset_mapping"])
 
 
 @cache
@@ -151,7 +151,7 @@ def test_weights_that_were_cut_off(copy: Path) -> None:
 
 
 def damage() -> str:
-    with pytest.raises(AbbeError) as told:
+    with pytest.raises(AbbeError) as error:
         load("embedded")
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)

@@ -49,8 +49,8 @@ def save(network: Any, folder: Path) -> Path:
 def output(network: Any) -> torch.Tensor:
     more = {"decoder_input_ids": IDS} if network.config.is_encoder_decoder else {}
     with torch.no_grad():
-        found: torch.Tensor = network(input_ids=IDS, **more)[0]
-    return found
+        out: torch.Tensor = network(input_ids=IDS, **more)[0]
+    return out
 
 
 @pytest.fixture(scope="module")
@@ -67,10 +67,10 @@ def copy(folder: Path, tmp_path: Path) -> Path:
 
 
 def refusal(name: object, **more: Any) -> str:
-    with pytest.raises(AbbeError) as told:
+    with pytest.raises(AbbeError) as error:
         load(name, **more)  # type: ignore[arg-type]
-    assert "\n" not in str(told.value)
-    return str(told.value)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def test_the_fingerprint_is_the_hash_of_names_shapes_and_bytes(folder: Path) -> None:
@@ -326,8 +326,8 @@ def test_without_a_network_the_cache_is_used(
     hub: dict[str, Any], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
-    told = refusal("acme/small")
-    assert "not in the offline cache, and the hub cannot be reached" in told
+    message = refusal("acme/small")
+    assert "not in the offline cache, and the hub cannot be reached" in message
     in_the_cache(folder, tmp_path / "hub", "v2")
     assert "at revision 'v1' is not a folder here" in refusal("acme/small", revision="v1")
     model = load("acme/small", revision="v2")

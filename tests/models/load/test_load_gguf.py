@@ -52,8 +52,8 @@ def conversions(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @torch.no_grad()
 def logits(network: Any) -> Tensor:
-    found: Tensor = network(input_ids=IDS).logits
-    return found
+    out: Tensor = network(input_ids=IDS).logits
+    return out
 
 
 def refusal(path: Path) -> str:

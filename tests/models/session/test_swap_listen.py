@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -16,30 +16,25 @@ from torch import Tensor
 from abbe import AbbeError, normalizer, swap
 from abbe.models import AttentionCall
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 RULES = {"*.heads.0,3": "entmax:alpha=1.5", "layers.1.heads.1": "topk:k=2"}
 Heard = list[tuple[AttentionCall, Tensor]]
 
 
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 def heard(network: Any, what: Any, check: bool = False, **inputs: Any) -> Heard:
     """Calls and the weights of all their queries."""
-    found: Heard = []
+    calls: Heard = []
 
     def listener(call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
-        found.append((call, weights_of(torch.arange(call.query.shape[-2]))))
+        calls.append((call, weights_of(torch.arange(call.query.shape[-2]))))
 
     with swap(network, what) as swapped:
         if check:
             swapped.check(**inputs)
         swapped.listen(listener)
         network(**inputs)
-    assert found  # or every loop over them would pass
-    return found
+    assert calls  # or every loop over them would pass
+    return calls
 
 
 @pytest.mark.parametrize("what", ["sparsemax", RULES], ids=["one", "groups"])
@@ -53,9 +48,9 @@ def test_the_weights_are_those_that_the_layer_uses(name: str, what: Any) -> None
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_swap, "swapped_attention", seen)
-        found = heard(network, what, **FAMILIES[name].inputs())
-    assert len(found) == len(outputs) > 1
-    for (call, weights), output in zip(found, outputs, strict=True):
+        calls = heard(network, what, **FAMILIES[name].inputs())
+    assert len(calls) == len(outputs) > 1
+    for (call, weights), output in zip(calls, outputs, strict=True):
         assert weights.shape == (4, call.query.shape[-2], call.key.shape[-2])
         values = call.value[0].repeat_interleave(4 // call.value.shape[1], 0)
         torch.testing.assert_close((weights @ values).transpose(0, 1), output[0], atol=2e-5, rtol=0)
@@ -74,21 +69,21 @@ def test_each_group_has_its_own_weights() -> None:
 def test_calls_are_those_of_the_tap() -> None:
     network = t5()
     wanted, _ = tapped(network, text_pair())
-    found = heard(network, "softmax", check=True, **text_pair())
-    for (call, _), other in zip(found, wanted, strict=True):
+    calls = heard(network, "softmax", check=True, **text_pair())
+    for (call, _), other in zip(calls, wanted, strict=True):
         assert (call.layer, call.name, call.kind, call.causal) == (other.layer, other.name, other.kind, other.causal)
         assert call.projection is other.projection is not None
         torch.testing.assert_close(call.query, other.query, atol=1e-4, rtol=1e-4)
 
 
 def test_some_queries_of_the_first_text() -> None:
-    network, rows, found = llama(), torch.tensor([3, 11]), []
+    network, rows, weights = llama(), torch.tensor([3, 11]), []
     with swap(network, "sparsemax") as swapped:
-        swapped.listen(lambda call, weights_of: found.append(weights_of(rows)))
+        swapped.listen(lambda call, weights_of: weights.append(weights_of(rows)))
         network(input_ids=tokens())
         network(input_ids=tokens()[:1])
     for some, alone, (_, whole) in zip(
-        found[:2], found[2:], heard(network, "sparsemax", input_ids=tokens()), strict=True
+        weights[:2], weights[2:], heard(network, "sparsemax", input_ids=tokens()), strict=True
     ):
         torch.testing.assert_close(some, whole[:, rows])
         torch.testing.assert_close(some, alone)

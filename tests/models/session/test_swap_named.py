@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from inside import main_output, relative_error
 from swap_reference import reference_output
-from tiny_models import FAMILIES, bert, gpt2, llama, t5, tokens
+from tiny_models import CAUSAL, FAMILIES, bert, gpt2, llama, t5, tokens
 from transformers import AutoModelForCausalLM, StaticCache
 
 from abbe import AbbeError, list_normalizers, normalizer, swap, tap
 from abbe.models import attention_names
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 NAMES = attention_names()
-CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def test_names_are_specs_with_one_parameter() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,32 +12,29 @@ from inside import normalizers_row_map as _row_map
 from inside import swap_module as _swap
 from swap_reference import reference, reference_output
 from tiny_models import (
+    CAUSAL,
     FAMILIES,
     LENGTH,
+    albert,
     bert,
-    eager_twin,
     gemma2,
     gpt2,
     gpt_oss,
     llama,
-    make,
     mistral,
+    padded,
     t5,
     text_pair,
     tokens,
+    with_another_last_token,
+    with_attention,
 )
 from transformers import DynamicCache, StaticCache
 
 from abbe import AbbeError, normalizer, swap
 
-CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
+pytestmark = pytest.mark.usefixtures("no_grad")
 SPECS = ("entmax:alpha=1.5", "sparsemax", "topk:k=3", "entmax:alpha=1.3", "sigmoid", "sink:b=1", "ssmax:s=0.5")
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def swapped_output(network: Any, what: Any, **inputs: Any) -> torch.Tensor:
@@ -52,17 +48,15 @@ def swapped_output(network: Any, what: Any, **inputs: Any) -> torch.Tensor:
 def test_every_family_with_other_normalizers(name: str, spec: str) -> None:
     network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
     plain = main_output(network(**inputs))
-    found, wanted = swapped_output(network, spec, **inputs), reference_output(network, spec, **inputs)
-    assert relative_error(wanted, found) < 2e-5
-    assert relative_error(plain, found) > 1e-2  # it does something
+    output, wanted = swapped_output(network, spec, **inputs), reference_output(network, spec, **inputs)
+    assert relative_error(wanted, output) < 2e-5
+    assert relative_error(plain, output) > 1e-2  # it does something
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_softmax_gives_the_models_own_output(name: str, implementation: str) -> None:
-    network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
-    if implementation == "eager":
-        network = eager_twin(network)
+    network, inputs = with_attention(FAMILIES[name].build(), implementation), FAMILIES[name].inputs()
     plain = main_output(network(**inputs))
     assert relative_error(plain, swapped_output(network, "softmax", **inputs)) < 1e-5
 
@@ -70,8 +64,8 @@ def test_softmax_gives_the_models_own_output(name: str, implementation: str) -> 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_order_counts_in_stick_breaking(name: str) -> None:
     network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
-    found, wanted = (run(network, "stick-breaking", **inputs) for run in (swapped_output, reference_output))
-    assert relative_error(wanted, found) < 2e-5
+    output, wanted = (run(network, "stick-breaking", **inputs) for run in (swapped_output, reference_output))
+    assert relative_error(wanted, output) < 2e-5
 
 
 RULES = {"layers.0.heads.0,3": "entmax:alpha=1.5", "*.heads.1": "topk:k=2", "layers.1.heads.2-3": "sparsemax"}
@@ -87,20 +81,20 @@ def test_heads_with_normalizers_of_their_own(name: str) -> None:
     network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
     with swap(network, RULES) as swapped:
         numbers = {path: number for number, path in enumerate(swapped.layers)}
-        found = main_output(network(**inputs))
+        output = main_output(network(**inputs))
     wanted = reference_output(network, lambda path, head: CHOSEN.get((numbers[path], head)), **inputs)
-    assert relative_error(wanted, found) < 2e-5
+    assert relative_error(wanted, output) < 2e-5
 
 
 @pytest.mark.parametrize("heads", ["0-2", "1", "1-2", "1-3", "0,2", "2-3"])
 def test_heads_that_share_keys_with_others(heads: str) -> None:
     """Two query heads have one key head: a group may take both, one, or unequal numbers."""
     network, chosen = llama(), range(int(heads[0]), int(heads[-1]) + 1, 2 if "," in heads else 1)
-    found = swapped_output(network, {f"*.heads.{heads}": "sparsemax"}, input_ids=tokens())
+    output = swapped_output(network, {f"*.heads.{heads}": "sparsemax"}, input_ids=tokens())
     wanted = reference_output(
         network, lambda path, head: "sparsemax" if head in chosen else "softmax", input_ids=tokens()
     )
-    assert relative_error(wanted, found) < 2e-5
+    assert relative_error(wanted, output) < 2e-5
 
 
 def test_heads_that_nobody_names_stay_exactly_as_they_were() -> None:
@@ -128,11 +122,8 @@ def test_heads_that_nobody_names_stay_exactly_as_they_were() -> None:
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "topk:k=4"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_the_last_token_moves_no_earlier_output(name: str, spec: str, implementation: str) -> None:
-    network = FAMILIES[name].build()
-    if implementation == "eager":
-        network = eager_twin(network)
-    ids, other = tokens(), tokens()
-    other[:, -1] = 2 + (other[:, -1] + 5) % 59
+    network = with_attention(FAMILIES[name].build(), implementation)
+    ids, other = tokens(), with_another_last_token(tokens())
     first, second = (swapped_output(network, spec, input_ids=x) for x in (ids, other))
     assert not torch.equal(first[:, -1], second[:, -1])
     torch.testing.assert_close(first[:, :-1], second[:, :-1], atol=1e-6, rtol=0)
@@ -142,8 +133,7 @@ def test_the_last_token_moves_no_earlier_output(name: str, spec: str, implementa
 @pytest.mark.parametrize("build", [gpt2, llama, mistral, gemma2, gpt_oss, bert], ids=lambda build: build.__name__)
 def test_padding_has_no_effect(build: Any, side: str) -> None:
     network, ids = build(), tokens()
-    kept = torch.ones_like(ids)
-    kept[0, slice(0, 4) if side == "left" else slice(-4, None)] = 0
+    kept = padded(ids, side)
     other = torch.where(kept.bool(), ids, 7)
     first, second = (
         swapped_output(network, "entmax:alpha=1.5", input_ids=x, attention_mask=kept) for x in (ids, other)
@@ -158,8 +148,8 @@ def test_padding_of_an_encoder_is_hidden_from_its_decoder() -> None:
     kept = torch.ones_like(inputs["input_ids"])
     kept[1, -5:] = 0
     inputs["attention_mask"] = kept
-    found, wanted = (run(network, "sparsemax", **inputs) for run in (swapped_output, reference_output))
-    assert relative_error(wanted, found) < 2e-5
+    output, wanted = (run(network, "sparsemax", **inputs) for run in (swapped_output, reference_output))
+    assert relative_error(wanted, output) < 2e-5
 
 
 @pytest.mark.parametrize("what", ["entmax:alpha=1.5", RULES], ids=["one", "groups"])
@@ -172,8 +162,8 @@ def test_steps_with_a_cache_give_what_one_pass_gives(build: Any, cache: Any, wha
         settings = {"max_cache_len": 32} if cache is StaticCache else {}
         kept, done = cache(config=network.config, **settings), 0
         for step in (LENGTH - 8, 1, 1, 5, 1):
-            found = network(input_ids=ids[:, done : done + step], past_key_values=kept).logits
-            torch.testing.assert_close(found, whole[:, done : done + step], atol=3e-5, rtol=0)
+            logits = network(input_ids=ids[:, done : done + step], past_key_values=kept).logits
+            torch.testing.assert_close(logits, whole[:, done : done + step], atol=3e-5, rtol=0)
             done += step
     assert done == LENGTH
 
@@ -189,10 +179,10 @@ def test_steps_by_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "run_forward", lambda *args: (seen.append(args[2]), run(*args))[1])
     with swap(network, "entmax:alpha=1.5"):
         network(input_ids=ids[:, :-1], past_key_values=cache)
-        found = network(input_ids=ids[:, -1:], past_key_values=cache).logits
+        logits = network(input_ids=ids[:, -1:], past_key_values=cache).logits
     normalizer("sparsemax")(torch.randn(4, 19))  # outside of the model all is as before
     assert seen == ["entmax15"] * 2
-    torch.testing.assert_close(found, wanted[:, -1:], atol=3e-5, rtol=0)
+    torch.testing.assert_close(logits, wanted[:, -1:], atol=3e-5, rtol=0)
 
 
 @pytest.mark.quick(8)
@@ -213,11 +203,11 @@ def test_generation_with_entmax_is_that_without_a_cache(name: str) -> None:
     network, ids = FAMILIES[name].build(), tokens()[:1]
     settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     with swap(network, "entmax:alpha=1.5"):
-        found = network.generate(input_ids=ids, **settings)
+        generated = network.generate(input_ids=ids, **settings)
         static = network.generate(input_ids=ids, cache_implementation="static", **settings)
     with reference(network, lambda path, head: "entmax:alpha=1.5") as twin:
         wanted = twin.generate(input_ids=ids, use_cache=False, **settings)
-    assert torch.equal(found, wanted)
+    assert torch.equal(generated, wanted)
     assert torch.equal(static, wanted)
 
 
@@ -251,19 +241,15 @@ def test_other_precisions(dtype: torch.dtype) -> None:
 def test_a_floating_mask_of_the_user() -> None:
     network = llama()
     mask = torch.where(torch.ones(LENGTH, LENGTH).tril().bool(), 0.0, -1e9).expand(2, 1, -1, -1)
-    found = swapped_output(network, "entmax:alpha=1.5", input_ids=tokens(), attention_mask=mask)
+    output = swapped_output(network, "entmax:alpha=1.5", input_ids=tokens(), attention_mask=mask)
     wanted = swapped_output(network, "entmax:alpha=1.5", input_ids=tokens())
-    assert relative_error(wanted, found) < 1e-5
+    assert relative_error(wanted, output) < 1e-5
 
 
 def test_a_module_that_is_called_three_times() -> None:
-    settings = {
-        "hidden_size": 32, "embedding_size": 16, "num_attention_heads": 4, "intermediate_size": 48,
-        "num_hidden_layers": 3, "max_position_embeddings": 64,
-    }  # fmt: skip
-    network = make("AlbertModel", "AlbertConfig", **settings)
-    found = swapped_output(network, "sparsemax", input_ids=tokens())
-    assert relative_error(reference_output(network, "sparsemax", input_ids=tokens()), found) < 2e-5
+    network = albert()
+    output = swapped_output(network, "sparsemax", input_ids=tokens())
+    assert relative_error(reference_output(network, "sparsemax", input_ids=tokens()), output) < 2e-5
 
 
 def test_an_unknown_keyword_is_refused_by_name() -> None:

@@ -15,8 +15,8 @@ def groups(what: object) -> dict[str, list[tuple[str, tuple[int, ...], str]]]:
     """Pattern, heads and spec of the groups of a llama with three layers of four heads."""
     with swap(llama(num_hidden_layers=3), what) as swapped:  # type: ignore[arg-type]
         return {
-            path: [(group.pattern, group.heads, str(group.normalizer)) for group in found]
-            for path, found in swapped.normalizers.items()
+            path: [(group.pattern, group.heads, str(group.normalizer)) for group in applied]
+            for path, applied in swapped.normalizers.items()
         }
 
 
@@ -39,21 +39,21 @@ def test_a_spec_alone_is_for_all_heads() -> None:
 )
 @pytest.mark.parametrize(("heads", "named"), [("", (0, 1, 2, 3)), (".heads.2", (2,)), (".heads.0,2-3", (0, 2, 3))])
 def test_layers_and_heads(pattern: str, numbers: tuple[int, ...], heads: str, named: tuple[int, ...]) -> None:
-    found = groups({pattern + heads: "sparsemax"})
+    by_layer = groups({pattern + heads: "sparsemax"})
     rest = tuple(head for head in range(4) if head not in named)
     own = [("", rest, "None")] if rest else []
     for number, path in enumerate(PATHS):
         if number in numbers:
-            assert found[path] == [(pattern + heads, named, "sparsemax"), *own]
+            assert by_layer[path] == [(pattern + heads, named, "sparsemax"), *own]
         else:
-            assert found[path] == [("", (0, 1, 2, 3), "None")]
+            assert by_layer[path] == [("", (0, 1, 2, 3), "None")]
 
 
 def test_the_first_pattern_that_names_a_head_wins() -> None:
-    found = groups({"layers.1": "topk:k=2", "*.heads.0,3": "sparsemax", "*": "softmax"})
+    by_layer = groups({"layers.1": "topk:k=2", "*.heads.0,3": "sparsemax", "*": "softmax"})
     for path in (PATHS[0], PATHS[2]):
-        assert found[path] == [("*.heads.0,3", (0, 3), "sparsemax"), ("*", (1, 2), "softmax")]
-    assert found[PATHS[1]] == [("layers.1", (0, 1, 2, 3), "topk:k=2")]
+        assert by_layer[path] == [("*.heads.0,3", (0, 3), "sparsemax"), ("*", (1, 2), "softmax")]
+    assert by_layer[PATHS[1]] == [("layers.1", (0, 1, 2, 3), "topk:k=2")]
 
 
 def test_a_last_pattern_for_all_may_be_left_with_nothing() -> None:
@@ -65,7 +65,7 @@ def test_layers_have_the_order_of_the_network() -> None:
     paths = [name for name, module in network.named_modules() if type(module).__name__ == "T5Attention"]
     with swap(network, {"layers.4": "sparsemax", "*EncDec*": "topk:k=2"}) as swapped:
         assert swapped.layers == paths
-        specs = {path: str(found[0].normalizer) for path, found in swapped.normalizers.items()}
+        specs = {path: str(applied[0].normalizer) for path, applied in swapped.normalizers.items()}
     cross = [path for path in paths if "EncDec" in path]
     assert len(cross) == 2
     assert {path for path, spec in specs.items() if spec == "topk:k=2"} == set(cross)
@@ -75,7 +75,7 @@ def test_layers_have_the_order_of_the_network() -> None:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_heads_are_counted_in_every_family(name: str) -> None:
     with swap(FAMILIES[name].build(), "sparsemax") as swapped:
-        assert {len(found[0].heads) for found in swapped.normalizers.values()} == {4}
+        assert {len(applied[0].heads) for applied in swapped.normalizers.values()} == {4}
 
 
 ALL = r"layers: 0 model\.layers\.0\.self_attn, 1 model\.layers\.1\.self_attn$"

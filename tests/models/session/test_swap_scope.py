@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +12,15 @@ from inside import relative_error
 from inside import session_module as _session
 from swap_reference import reference_output
 from test_tap_scope import NoTensorAsLargeAs, state
+from threads import in_two_threads
 from tiny_models import bert, gpt2, llama, mistral, t5, text_pair, tokens
 from torch import nn
 from transformers import AttentionInterface, GPT2LMHeadModel
 
 from abbe import AbbeError, swap, tap
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 LEARNED = "entmax:alpha=1.5,learn=true"
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def everything(network: nn.Module) -> Any:
@@ -156,19 +150,13 @@ def test_two_threads_with_two_models() -> None:
         reference_output(network, spec, input_ids=tokens()) for network, spec in zip(networks, specs, strict=True)
     ]
     errors: dict[int, list[float]] = {0: [], 1: []}
-    start = threading.Barrier(2)
 
     def work(i: int) -> None:
-        start.wait()
         for _ in range(8):
             with torch.no_grad(), swap(networks[i], specs[i]):
                 errors[i].append(relative_error(wanted[i], networks[i](input_ids=tokens()).logits))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_two_threads(work)
     assert [len(errors[i]) for i in range(2)] == [8, 8]
     assert max(errors[0] + errors[1]) < 2e-5
     assert not [name for name in AttentionInterface._global_mapping if name.startswith("abbe-")]

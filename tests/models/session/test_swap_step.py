@@ -1,9 +1,8 @@
-"""One token of a generation by one kernel: what the longer way and a dense second implementation give, or not taken."""
+"""One generation step by one kernel: the numbers of the longer way and of a dense second implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -14,18 +13,16 @@ from inside import kernels_threads as _threads
 from inside import normalizers_dispatch as _dispatch
 from inside import normalizers_step as _step
 from inside import swap_attention as _swap_attention
-from inside import swap_module as _swap
 from normalizer_cases import CASES, Case, every_case, slow
-from swap_reference import reference, reference_output
 from tiers import examples
-from tiny_models import gemma2, gpt2, gpt_oss, llama, mistral, tokens
 from torch import Tensor
-from transformers import DynamicCache, StaticCache
 
 import abbe
-from abbe import AbbeError, Normalizer, normalizer, swap
+from abbe import AbbeError, Normalizer, normalizer
 from abbe.models import HeadGroup
 from abbe.normalizers import Softmax
+
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 # Of all cases those that are more than one map, or one without kernels.
 LONGER_WAY = (
@@ -41,23 +38,6 @@ SPECS = (
     *map(slow, ("entmax:alpha=1.3", "stick-breaking")),
 )
 States = tuple[Tensor, Tensor, Tensor]
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
-@pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The kernels of steps that ran, by name."""
-    seen: list[str] = []
-    run = _step.over_rows
-    monkeypatch.setattr(
-        _step, "over_rows", lambda kernel, *rest: (seen.append(kernel.py_func.__name__), run(kernel, *rest))[1]
-    )
-    return seen
 
 
 def states(keys: int, batch: int = 2, heads: int = 4, key_heads: int = 2, width: int = 16, wide: int = 24) -> States:
@@ -93,11 +73,11 @@ def dense(made: Normalizer, inputs: States, scale: float = 0.125) -> Tensor:
 def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> None:
     inputs = states(37, heads=3, key_heads=1)
     made = case.make(torch.float32)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == (not case.spec.startswith(LONGER_WAY))
-    assert found.shape == (2, 1, 3, 24)
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
+    assert output.shape == (2, 1, 3, 24)
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-4, atol=1e-5)
 
 
 def test_parameters_are_kept_only_where_they_cannot_change() -> None:
@@ -127,12 +107,12 @@ def test_any_shape_and_scale(
 ) -> None:
     inputs, made = states(keys, batch, 3, key_heads, width, wide), case.make(torch.float32)
     with torch.no_grad(), _dispatch.kernels_from(1):
-        found = _step.step_attention(made, *inputs, 2.0**power)
+        output = _step.step_attention(made, *inputs, 2.0**power)
         query, key, value = inputs
         logits = 2.0**power * query @ key.repeat_interleave(3 // key_heads, 1).mT
         wanted = made(logits) @ value.repeat_interleave(3 // key_heads, 1)
-    assert found is not None
-    torch.testing.assert_close(found, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
+    assert output is not None
+    torch.testing.assert_close(output, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.quick(5)
@@ -140,10 +120,10 @@ def test_any_shape_and_scale(
 @pytest.mark.parametrize("spec", SPECS)
 def test_lengths(spec: str, keys: int, steps: list[str]) -> None:
     made, inputs = normalizer(spec), states(keys)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == 1
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("batch", "heads", "key_heads"), [(1, 1, 1), (1, 8, 8), (3, 6, 2), (2, 4, 1), (5, 3, 3)])
@@ -159,9 +139,9 @@ def test_numbers_that_are_not_whole(spec: str, steps: list[str]) -> None:
     query, key, value = states(300)
     inputs = query + 0.1 * torch.randn_like(query), key + 0.1 * torch.randn_like(key), value
     made = normalizer(spec)
-    found = attend(made, inputs, scale=0.3)
+    output = attend(made, inputs, scale=0.3)
     assert len(steps) == 1
-    torch.testing.assert_close(found, dense(made, inputs, scale=0.3), rtol=1e-5, atol=2e-6)
+    torch.testing.assert_close(output, dense(made, inputs, scale=0.3), rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -178,10 +158,10 @@ def test_queries_of_a_fused_projection(spec: str, steps: list[str]) -> None:
 def test_huge_logits(spec: str, steps: list[str]) -> None:
     query, key, value = states(100)
     made, inputs = normalizer(spec), (query * 2.0**20, key * 2.0**20, value)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == 1
-    assert found.isfinite().all()
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    assert output.isfinite().all()
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, 1e38])
@@ -191,10 +171,10 @@ def test_nan_and_overflow_spoil_their_row_only(spec: str, bad: float, steps: lis
     key = key.abs() + 1
     query[1, 2] = bad
     made, inputs = normalizer(spec), (query, key, value)
-    found = attend(made, inputs)
+    output = attend(made, inputs)
     assert len(steps) == 1
-    assert found.isnan().all(-1).nonzero().tolist() == [[1, 0, 2]]
-    torch.testing.assert_close(found, longer_way(made, inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
+    assert output.isnan().all(-1).nonzero().tolist() == [[1, 0, 2]]
+    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
 def test_learned_values_are_read_at_every_step() -> None:
@@ -245,9 +225,9 @@ CHANGES: dict[str, Callable[[States], States]] = {
 @pytest.mark.parametrize("what", CHANGES)
 def test_states_that_take_the_longer_way(what: str, steps: list[str]) -> None:
     made, inputs = normalizer("entmax:alpha=1.5"), states(50)
-    found = attend(made, CHANGES[what](inputs))
+    output = attend(made, CHANGES[what](inputs))
     assert not steps
-    torch.testing.assert_close(found.float(), dense(made, inputs), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output.float(), dense(made, inputs), rtol=1e-5, atol=1e-6)
 
 
 MISREAD: dict[str, Callable[[States], States]] = {
@@ -278,7 +258,7 @@ def test_a_normalizer_from_elsewhere_sees_its_logits(steps: list[str]) -> None:
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
-def test_who_listens_to_a_normalizer_hears_every_step(register: str, steps: list[str]) -> None:
+def test_hooks_of_a_normalizer_see_every_step(register: str, steps: list[str]) -> None:
     made, heard = normalizer("softmax"), []
     hook = getattr(made, register)(lambda *_: heard.append(1))
     attend(made, states(50))
@@ -292,9 +272,9 @@ def test_who_listens_to_a_normalizer_hears_every_step(register: str, steps: list
 def test_a_mask_takes_the_longer_way(steps: list[str]) -> None:
     made, (query, key, value) = normalizer("entmax:alpha=1.5"), states(50)
     mask = torch.arange(50).view(1, 1, 1, 50) < 40
-    found = attend(made, (query, key, value), mask)
+    output = attend(made, (query, key, value), mask)
     assert not steps
-    torch.testing.assert_close(found, dense(made, (query, key[:, :, :40], value[:, :, :40])), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, dense(made, (query, key[:, :, :40], value[:, :, :40])), rtol=1e-5, atol=1e-6)
 
 
 def test_gradients_and_autocast_take_the_longer_way(steps: list[str]) -> None:
@@ -320,8 +300,8 @@ def test_compiling_takes_the_longer_way(steps: list[str]) -> None:
     made, inputs = normalizer("softmax"), states(50)
     step = torch.compile(_swap_attention._one_query, backend="aot_eager", fullgraph=True)
     with _dispatch.kernels_from(1):
-        found = step(made, *inputs, None, 0.125)
-    torch.testing.assert_close(found, dense(made, inputs), rtol=1e-5, atol=1e-6)
+        output = step(made, *inputs, None, 0.125)
+    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-5, atol=1e-6)
     assert not steps
 
 
@@ -329,8 +309,8 @@ def test_transforms_take_the_longer_way(steps: list[str]) -> None:
     made, inputs = normalizer("softmax"), states(50)
     with _dispatch.kernels_from(1):
         step = torch.vmap(lambda q, k, v: _swap_attention._one_query(made, q, k, v, None, 0.125))
-        found = step(*(x[None] for x in inputs))
-    torch.testing.assert_close(found[0], dense(made, inputs), rtol=1e-5, atol=1e-6)
+        output = step(*(x[None] for x in inputs))
+    torch.testing.assert_close(output[0], dense(made, inputs), rtol=1e-5, atol=1e-6)
     assert not steps
 
 
@@ -351,62 +331,3 @@ def test_threads_are_used_where_keys_are_many_and_change_no_bit(
     assert [n for n in used if n > 1] == [2, 3]
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "ssmax:s=0.5", "scaled:of=sparsemax,t=-0.5", "topk:k=3"])
-@pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
-def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
-    network, ids = build(), tokens()
-    cache = DynamicCache(config=network.config)
-    wanted = reference_output(network, spec, input_ids=ids)
-    with swap(network, spec):
-        network(input_ids=ids[:, :4], past_key_values=cache)
-        assert not steps
-        for place in range(4, ids.shape[1]):
-            found = network(input_ids=ids[:, place : place + 1], past_key_values=cache).logits
-            torch.testing.assert_close(found[:, 0], wanted[:, place], atol=5e-5, rtol=0)
-    assert steps
-
-
-@pytest.mark.parametrize("build", [mistral, gemma2, gpt_oss], ids=lambda build: build.__name__)
-def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(
-    build: Any, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
-    network, ids = build(), tokens()
-    cache = DynamicCache(config=network.config)
-    with swap(network, "entmax:alpha=1.5"):
-        network(input_ids=ids[:, :-1], past_key_values=cache)
-        found = network(input_ids=ids[:, -1:], past_key_values=cache).logits
-    wanted = reference_output(network, "entmax:alpha=1.5", input_ids=ids)
-    torch.testing.assert_close(found[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
-    assert not steps
-
-
-@pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
-def test_generation_is_that_of_the_dense_model(build: Any, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
-    network, ids = build(), tokens()
-    settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
-    with swap(network, "entmax:alpha=1.5"):
-        found = network.generate(input_ids=ids, **settings)
-        assert steps
-        steps.clear()
-        static = network.generate(input_ids=ids, cache_implementation="static", **settings)
-    with reference(network, lambda path, head: "entmax:alpha=1.5") as twin:
-        wanted = twin.generate(input_ids=ids, use_cache=False, **settings)
-    assert torch.equal(found, wanted)
-    assert torch.equal(static, wanted)
-
-
-def test_a_long_static_cache_shows_only_what_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
-    network, ids = llama(), tokens()
-    cache = StaticCache(config=network.config, max_cache_len=64)
-    with swap(network, "sparsemax"):
-        network(input_ids=ids[:, :-1], past_key_values=cache)
-        found = network(input_ids=ids[:, -1:], past_key_values=cache).logits
-    wanted = reference_output(network, "sparsemax", input_ids=ids)
-    torch.testing.assert_close(found[:, 0], wanted[:, -1], atol=5e-5, rtol=0)

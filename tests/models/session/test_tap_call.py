@@ -77,9 +77,9 @@ def test_logits_of_any_queries(call: AttentionCall, data: st.DataObject) -> None
     logits, _ = dense(call)
     rows = data.draw(st.lists(st.integers(0, call.query.shape[-2] - 1), max_size=5))
     queries = torch.tensor(rows, dtype=torch.long)
-    found, visible = call.logits(queries), call.visible(queries)
-    torch.testing.assert_close(found, logits[:, :, queries], atol=1e-9, rtol=1e-9)
-    assert torch.equal(visible.expand_as(found), logits[:, :, queries] > -math.inf)
+    computed, visible = call.logits(queries), call.visible(queries)
+    torch.testing.assert_close(computed, logits[:, :, queries], atol=1e-9, rtol=1e-9)
+    assert torch.equal(visible.expand_as(computed), logits[:, :, queries] > -math.inf)
     assert visible.shape[1] in (1, call.query.shape[1])
 
 
@@ -105,11 +105,11 @@ def test_half_precision_gives_float32_logits(dtype: torch.dtype) -> None:
     q, k, v = (random(g, 1, 4, 7, 8).to(dtype) for _ in range(3))
     call = AttentionCall(0, "layer", "self", q, k, v, 0.3, causal=True)
     wide = replace(call, query=q.double(), key=k.double(), value=v.double())
-    found, wanted = call.logits(torch.arange(7)), wide.logits(torch.arange(7))
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, wanted.float(), atol=1e-5, rtol=1e-5)
+    logits, wanted = call.logits(torch.arange(7)), wide.logits(torch.arange(7))
+    assert logits.dtype == torch.float32
+    torch.testing.assert_close(logits, wanted.float(), atol=1e-5, rtol=1e-5)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(call.logits(torch.arange(7)), found)
+        assert torch.equal(call.logits(torch.arange(7)), logits)
 
 
 def simple(projection: nn.Module | None = None) -> AttentionCall:
@@ -121,10 +121,10 @@ def simple(projection: nn.Module | None = None) -> AttentionCall:
 def test_value_to_output_is_the_projection_split_by_heads(kind: str) -> None:
     projection = nn.Linear(32, 6, bias=False) if kind == "linear" else Conv1D(6, 32)
     heads = torch.randn(3, 4, 8)
-    found = torch.einsum("thd,hdo->to", heads, simple(projection).value_to_output())
+    outputs = torch.einsum("thd,hdo->to", heads, simple(projection).value_to_output())
     with torch.no_grad():
         wanted = projection(heads.reshape(3, 32)) - projection(torch.zeros(1, 32))
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    torch.testing.assert_close(outputs, wanted, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from inside import main_output
-from tiny_models import FAMILIES, Family, eager_twin, gpt2, llama, make, t5, text_pair, tokens
+from tiny_models import FAMILIES, Family, albert, eager_twin, gpt2, llama, make, t5, text_pair, tokens
 from torch import Tensor, nn
 
 from abbe import normalizer, swap, tap
 from abbe.models import AttentionCall
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 CASES = pytest.mark.parametrize("family", FAMILIES.values(), ids=FAMILIES)
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
 
 
 def listen(network: nn.Module, inputs: dict[str, Any]) -> tuple[list[AttentionCall], Tensor]:
@@ -29,9 +24,9 @@ def listen(network: nn.Module, inputs: dict[str, Any]) -> tuple[list[AttentionCa
     with tap(network) as t:
         t.check(**inputs)
         t.listen(calls.append)
-        found = main_output(network(**inputs))
+        output = main_output(network(**inputs))
     assert calls  # or every loop over them would pass
-    return calls, found
+    return calls, output
 
 
 def eager_weights(network: nn.Module, inputs: dict[str, Any]) -> dict[tuple[str, int], Tensor]:
@@ -49,9 +44,9 @@ def test_captured_calls_give_the_eager_weights(family: Family) -> None:
     oracle = eager_weights(network, family.inputs())
     assert sorted((call.kind, call.layer) for call in calls) == sorted(oracle)
     for call in calls:
-        found, wanted = call.weights(), oracle[call.kind, call.layer]
+        weights, wanted = call.weights(), oracle[call.kind, call.layer]
         assert wanted.std() > 0.02  # uniform weights would prove nothing
-        torch.testing.assert_close(found, wanted, atol=5e-6, rtol=0)
+        torch.testing.assert_close(weights, wanted, atol=5e-6, rtol=0)
         some = torch.tensor([3, 0])
         torch.testing.assert_close(call.weights(some), wanted[:, :, some], atol=5e-6, rtol=0)
 
@@ -109,8 +104,8 @@ def test_projection_and_value_give_the_layers_output(family: Family) -> None:
         groups = call.query.shape[1] // call.value.shape[1]
         vectors = call.value.repeat_interleave(groups, 1) @ call.value_to_output()
         bias = getattr(call.projection, "bias", None)
-        found = (call.weights() @ vectors).sum(1) + (0 if bias is None else bias)
-        torch.testing.assert_close(found, wanted, atol=3e-5, rtol=1e-5)
+        summed = (call.weights() @ vectors).sum(1) + (0 if bias is None else bias)
+        torch.testing.assert_close(summed, wanted, atol=3e-5, rtol=1e-5)
 
 
 @CASES
@@ -168,11 +163,7 @@ def test_a_scale_of_its_own_in_every_layer() -> None:
 
 
 def test_a_module_that_is_called_twice_is_two_layers() -> None:
-    settings = {
-        "hidden_size": 32, "embedding_size": 16, "num_attention_heads": 4, "intermediate_size": 48,
-        "num_hidden_layers": 3, "max_position_embeddings": 64,
-    }  # fmt: skip
-    network = make("AlbertModel", "AlbertConfig", **settings)
+    network = albert()
     oracle = eager_weights(network, {"input_ids": tokens()})
     calls, _ = listen(network, {"input_ids": tokens()})
     assert [call.layer for call in calls] == [0, 1, 2]
@@ -222,8 +213,8 @@ def test_gradients_flow_as_without_the_tap() -> None:
             with tap(network) as t:
                 t.listen(lambda call: None)
                 main = network(**inputs).logits.square().mean()
-                found = torch.autograd.grad(main, list(network.parameters()), allow_unused=True)
-        for one, other in zip(found, wanted, strict=True):
+                gradients = torch.autograd.grad(main, list(network.parameters()), allow_unused=True)
+        for one, other in zip(gradients, wanted, strict=True):
             assert (one is None) == (other is None)
             if one is not None:
                 torch.testing.assert_close(one, other, atol=1e-4 * float(other.abs().max()), rtol=0)

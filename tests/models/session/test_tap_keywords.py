@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +17,21 @@ from torch import nn
 from abbe import AbbeError
 from abbe.models import tap
 
+pytestmark = pytest.mark.usefixtures("no_grad")
 QUERY = torch.zeros(1, 4, 3, 16)
 HONOURED = {"scaling", "dropout", "is_causal", "softcap", "s_aux", "position_bias", "sliding_window"}
 # Sparse attention: the indices of the keys that a query may see.
 REFUSED = {"indices", "block_indices"}
 
 
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
-
-
 def passed_keywords() -> set[str]:
     """All keywords that any model of this transformers version passes to its attention function by name."""
-    found: set[str] = set()
+    keywords: set[str] = set()
     for file in (Path(transformers.__file__).parent / "models").glob("*/modeling_*.py"):
         for rest in file.read_text(encoding="utf-8").split("= attention_interface(")[1:]:
             call: Any = ast.parse(f"f({rest[: closing_bracket(rest)]})", mode="eval").body
-            found |= {keyword.arg for keyword in call.keywords if keyword.arg}
-    return found
+            keywords |= {keyword.arg for keyword in call.keywords if keyword.arg}
+    return keywords
 
 
 def closing_bracket(text: str) -> int:

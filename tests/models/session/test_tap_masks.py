@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,32 +9,29 @@ import torch
 from inside import main_output
 from test_tap_capture import eager_weights, listen
 from tiny_models import (
+    CAUSAL,
     FAMILIES,
     LENGTH,
     bert,
-    eager_twin,
     gemma2,
     gpt2,
     gpt_oss,
     llama,
     make,
     mistral,
+    padded,
     t5,
     text_pair,
     tokens,
+    with_another_last_token,
+    with_attention,
 )
 from torch import Tensor, nn
 from transformers import DynamicCache, StaticCache
 
 from abbe.models import AttentionCall, tap
 
-CAUSAL = [name for name, family in FAMILIES.items() if family.causal]
-
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 def listen_only(network: nn.Module, **inputs: Any) -> tuple[list[AttentionCall], Tensor]:
@@ -43,19 +39,16 @@ def listen_only(network: nn.Module, **inputs: Any) -> tuple[list[AttentionCall],
     calls: list[AttentionCall] = []
     with tap(network) as t:
         t.listen(calls.append)
-        found = main_output(network(**inputs))
+        output = main_output(network(**inputs))
     assert calls  # or every loop over them would pass
-    return calls, found
+    return calls, output
 
 
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", CAUSAL)
 def test_the_last_token_moves_no_earlier_row(name: str, implementation: str) -> None:
-    network = FAMILIES[name].build()
-    if implementation == "eager":
-        network = eager_twin(network)
-    ids, other = tokens(), tokens()
-    other[:, -1] = 2 + (other[:, -1] + 5) % 59  # another token in every text
+    network = with_attention(FAMILIES[name].build(), implementation)
+    ids, other = tokens(), with_another_last_token(tokens())
     rows = torch.arange(LENGTH - 1)
     one, first = listen_only(network, input_ids=ids)
     two, second = listen_only(network, input_ids=other)
@@ -80,8 +73,7 @@ def test_plain_models_need_no_mask(name: str) -> None:
 @pytest.mark.parametrize("build", [gpt2, llama, mistral, gemma2, gpt_oss, bert], ids=lambda build: build.__name__)
 def test_padding_is_invisible(build: Any, side: str) -> None:
     network, ids = build(), tokens()
-    kept = torch.ones_like(ids)
-    kept[0, slice(0, 4) if side == "left" else slice(-4, None)] = 0
+    kept = padded(ids, side)
     inputs = {"input_ids": ids, "attention_mask": kept}
     calls, _ = listen(network, inputs)
     oracle = eager_weights(network, inputs)
@@ -89,8 +81,8 @@ def test_padding_is_invisible(build: Any, side: str) -> None:
         visible = call.visible(torch.arange(LENGTH))
         assert not visible[0, :, :, kept[0] == 0].any()
         for row in range(len(ids)):
-            found, wanted = call.weights()[row], oracle["self", call.layer][row]
-            torch.testing.assert_close(found[:, kept[row] == 1], wanted[:, kept[row] == 1], atol=5e-6, rtol=0)
+            weights, wanted = call.weights()[row], oracle["self", call.layer][row]
+            torch.testing.assert_close(weights[:, kept[row] == 1], wanted[:, kept[row] == 1], atol=5e-6, rtol=0)
 
 
 def test_padding_of_an_encoder_is_invisible_to_the_decoder() -> None:
@@ -113,16 +105,16 @@ def test_cached_steps_see_what_one_pass_sees(build: Any, steps: tuple[int, ...])
     whole, logits = listen_only(network, input_ids=ids)
     cache, done = DynamicCache(config=network.config), 0
     for step in steps:
-        calls, found = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
-        torch.testing.assert_close(found, logits[:, done : done + step], atol=2e-5, rtol=0)
+        calls, output = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
+        torch.testing.assert_close(output, logits[:, done : done + step], atol=2e-5, rtol=0)
         for call, full in zip(calls, whole, strict=True):
             assert call.query.shape[-2] == step
             assert (call.layer, call.name) == (full.layer, full.name)
             rows = torch.arange(step)
-            found_rows, wanted = call.weights()[:, :, rows], full.weights()[:, :, done + rows]
+            weights, wanted = call.weights()[:, :, rows], full.weights()[:, :, done + rows]
             seen = call.key.shape[-2]  # a window's cache drops the oldest keys
             wanted = wanted[..., done + step - seen : done + step]
-            torch.testing.assert_close(found_rows, wanted, atol=5e-6, rtol=0)
+            torch.testing.assert_close(weights, wanted, atol=5e-6, rtol=0)
         done += step
 
 
@@ -132,8 +124,8 @@ def test_a_static_cache_is_longer_than_its_text(build: Any) -> None:
     whole, logits = listen_only(network, input_ids=ids)
     cache, done = StaticCache(config=network.config, max_cache_len=32), 0
     for step in (LENGTH - 2, 1, 1):
-        calls, found = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
-        torch.testing.assert_close(found, logits[:, done : done + step], atol=2e-5, rtol=0)
+        calls, output = listen_only(network, input_ids=ids[:, done : done + step], past_key_values=cache)
+        torch.testing.assert_close(output, logits[:, done : done + step], atol=2e-5, rtol=0)
         for call, full in zip(calls, whole, strict=True):
             if call.window is not None:
                 continue  # its keys are stored in another order
@@ -152,9 +144,9 @@ def test_generation_is_the_same_and_every_step_is_heard() -> None:
         with tap(network) as t:
             t.check(**inputs, **({"decoder_input_ids": tokens(3)[:1]} if network.config.is_encoder_decoder else {}))
             t.listen(lambda call: heard.append((call.name, call.layer, call.query.shape[-2])))  # noqa: B023
-            found = network.generate(**inputs, **settings)
+            generated = network.generate(**inputs, **settings)
             layers = t.layers
-        assert torch.equal(found, wanted)
+        assert torch.equal(generated, wanted)
         last = [name for name, _, queries in heard[-len(layers) :] if queries == 1]
         assert last
         assert {name for name, _, _ in heard} == set(layers)
@@ -164,9 +156,9 @@ def test_generation_is_the_same_and_every_step_is_heard() -> None:
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_a_causal_model_whose_modules_say_that_they_are_not(implementation: str) -> None:
     settings = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-    network = make("CLIPTextModel", "CLIPTextConfig", max_position_embeddings=64, **settings)
-    if implementation == "eager":
-        network = eager_twin(network)
+    network = with_attention(
+        make("CLIPTextModel", "CLIPTextConfig", max_position_embeddings=64, **settings), implementation
+    )
     calls, _ = listen(network, {"input_ids": tokens()})
     oracle = eager_weights(network, {"input_ids": tokens()})
     for call in calls:
@@ -177,9 +169,7 @@ def test_a_causal_model_whose_modules_say_that_they_are_not(implementation: str)
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 def test_the_flag_of_a_module_counts_only_where_the_model_reads_it(implementation: str) -> None:
     """transformers' SDPA function reads `is_causal`, the eager one does not: the tap does what the model did."""
-    network = gpt2()
-    if implementation == "eager":
-        network = eager_twin(network)
+    network = with_attention(gpt2(), implementation)
     network.transformer.h[1].attn.is_causal = False
     calls, _ = listen(network, {"input_ids": tokens()})  # the self-check is the oracle
     sees_later = [bool(call.visible(torch.tensor([3]))[..., 4:].any()) for call in calls]

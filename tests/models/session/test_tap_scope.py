@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import gc
-import threading
 import weakref
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
 from inside import session_module as _session
+from threads import in_two_threads
 from tiny_models import LENGTH, UNROUTED, bert, gpt2, gpt_oss, llama, make, mistral, t5, text_pair, tokens
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,11 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, GPT2LMHeadM
 from abbe import AbbeError
 from abbe.models import AttentionCall, tap
 
-
-@pytest.fixture(autouse=True)
-def no_grad() -> Iterator[None]:
-    with torch.no_grad():
-        yield
+pytestmark = pytest.mark.usefixtures("no_grad")
 
 
 def state(network: nn.Module) -> Any:
@@ -151,21 +146,15 @@ def test_two_threads_with_two_models() -> None:
     networks = [llama(), llama(num_hidden_layers=3)]
     errors: dict[int, list[float]] = {0: [], 1: []}
     layers: dict[int, set[int]] = {0: set(), 1: set()}
-    start = threading.Barrier(2)
 
     def work(i: int) -> None:
-        start.wait()
         for _ in range(8):
             with torch.no_grad(), tap(networks[i]) as t:
                 errors[i].append(t.check(input_ids=tokens()))
                 t.listen(lambda call: layers[i].add(call.layer))
                 networks[i](input_ids=tokens())
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_two_threads(work)
     assert [len(errors[i]) for i in range(2)] == [8, 8]
     assert max(errors[0] + errors[1]) < 1e-5
     assert layers == {0: {0, 1}, 1: {0, 1, 2}}

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::F
 
 def outcome(call: object, made: abbe.Normalizer, logits: Tensor, mask: Tensor | None) -> list[Tensor]:
     leaf = logits.clone().requires_grad_()
-    found = call(leaf, mask)  # type: ignore[operator]
+    output = call(leaf, mask)  # type: ignore[operator]
     upstream = random_logits(*logits.shape, seed=3, scale=1.0, dtype=logits.dtype)
-    return [found, *torch.autograd.grad(found, [leaf, *made.parameters()], upstream)]
+    return [output, *torch.autograd.grad(output, [leaf, *made.parameters()], upstream)]
 
 
 def assert_same_compiled(made: abbe.Normalizer, logits: Tensor, mask: Tensor | None, backend: str) -> None:
@@ -138,10 +138,10 @@ def test_second_derivatives_of_the_operators() -> None:
     def second(dtype: torch.dtype) -> list[Tensor]:
         x, p = (t.to(dtype).requires_grad_() for t in (logits.clone(), params.clone()))
         if dtype == torch.float32:
-            found = torch.ops.abbe.row_weights(x, p, "entmax")
+            weights = torch.ops.abbe.row_weights(x, p, "entmax")
         else:
-            found = _row_map.MAPS["entmax"].reference(x, p)
-        first = torch.autograd.grad(found.square().sum(), [x, p], create_graph=True)
+            weights = _row_map.MAPS["entmax"].reference(x, p)
+        first = torch.autograd.grad(weights.square().sum(), [x, p], create_graph=True)
         return list(torch.autograd.grad(first[0].square().sum() + first[1].square().sum(), [x, p]))
 
     for mine, exact in zip(second(torch.float32), second(torch.float64), strict=True):

@@ -20,8 +20,8 @@ SETTER = Callable[[int], None]
 def everything(made: abbe.Normalizer, rows: Tensor) -> list[Tensor]:
     """Weights and all gradients."""
     logits = rows.clone().requires_grad_()
-    found = made(logits)
-    return [found.detach(), *torch.autograd.grad(found.square().sum(), [logits, *made.parameters()])]
+    weights = made(logits)
+    return [weights.detach(), *torch.autograd.grad(weights.square().sum(), [logits, *made.parameters()])]
 
 
 @every_case()

@@ -59,9 +59,9 @@ def clear_rows(made: abbe.Normalizer, rows: Tensor) -> Tensor:
 def derivatives(made: abbe.Normalizer, rows: Tensor, upstream: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Weights, gradient to the logits, gradients to the parameters, all as float64."""
     logits = rows.clone().requires_grad_()
-    found = made(logits)
-    grads = torch.autograd.grad(found, [logits, *made.parameters()], upstream.to(rows.dtype))
-    return found.detach().double(), grads[0].double(), [g.double() for g in grads[1:]]
+    weights = made(logits)
+    grads = torch.autograd.grad(weights, [logits, *made.parameters()], upstream.to(rows.dtype))
+    return weights.detach().double(), grads[0].double(), [g.double() for g in grads[1:]]
 
 
 def assert_kernel_is_right(made: abbe.Normalizer, rows: Tensor, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
@@ -113,12 +113,12 @@ def test_kernel_on_adversarial_rows(case: Case, keys: int, monkeypatch: pytest.M
 def test_kernel_on_denormal_gaps(case: Case, keys: int, fused: None) -> None:
     """Gaps of 1e-39: below what 1/x can express in float32; everything stays finite and on the simplex."""
     made, rows = case.make(torch.float32), adversarial_rows(keys)["denormal"].requires_grad_()
-    found = made(rows)
-    found.square().sum().backward()
-    assert bool(torch.isfinite(found).all())
-    assert bool((found >= 0).all())
+    weights = made(rows)
+    weights.square().sum().backward()
+    assert bool(torch.isfinite(weights).all())
+    assert bool((weights >= 0).all())
     if case.simplex:
-        torch.testing.assert_close(found.sum(-1), torch.ones_like(found[..., 0]), rtol=0, atol=8 * EPS)
+        torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]), rtol=0, atol=8 * EPS)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_kernel_rows_sum_to_one(case: Case, fused: None) -> None:
     made = case.make(torch.float32)
     for keys in (7, 129, 1000, 4096):
         for kind, rows in adversarial_rows(keys, seed=2).items():
-            found = made(rows).detach().double()
-            off = (found.sum(-1) - 1).abs().masked_fill((found == 0).all(-1), 0)
+            weights = made(rows).detach().double()
+            off = (weights.sum(-1) - 1).abs().masked_fill((weights == 0).all(-1), 0)
             assert float(off.max()) <= 4 * EPS, (keys, kind)
 
 

@@ -112,8 +112,8 @@ def test_gradients_of_a_long_row(spec: str, fused: None) -> None:
     upstream = 1 + 0.01 * torch.rand(rows.shape, generator=torch.Generator().manual_seed(1))
     for dtype in (torch.float32, torch.float64):
         leaf = rows.to(dtype).requires_grad_()
-        (found,) = torch.autograd.grad(abbe.normalizer(spec).to(dtype)(leaf), leaf, upstream.to(dtype))
-        grads.append(found.double())
+        (gradients,) = torch.autograd.grad(abbe.normalizer(spec).to(dtype)(leaf), leaf, upstream.to(dtype))
+        grads.append(gradients.double())
     off = (grads[0] - grads[1]).abs().amax(-1) / (100 * grads[1].abs().amax(-1)).clamp(min=1e-30)
     assert float(off.max()) <= 8 * EPS
 

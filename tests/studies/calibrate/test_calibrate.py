@@ -65,9 +65,9 @@ def test_a_planted_temperature_is_found(family: str) -> None:
     for spec in ("sparsemax", "topk:k=5", "entmax:alpha=1.5,learn=false"):
         target = planted(rows, learnable(spec), t=wanted)
         made = for_heads(learnable(spec), 4)
-        found = fit(made, target, 30)
+        fitted = fit(made, target, 30)
         assert values_of(made)["t"] == pytest.approx(wanted, abs=2e-3), spec
-        assert float(found.after.max()) < 1e-5 < float(found.before.min())
+        assert float(fitted.after.max()) < 1e-5 < float(fitted.before.min())
 
 
 def test_planted_temperature_and_alpha_are_found_together() -> None:
@@ -93,9 +93,9 @@ def test_a_planted_sink_is_found() -> None:
 
 def test_the_wrong_temperature_of_a_whole_model_is_undone() -> None:
     """softmax(exp(t) l / 2) is the model's own attention at t = ln 2, in every head."""
-    found = calibrate("softmax:temperature=2", "llama")
-    assert found.parameters["value"].to_list() == pytest.approx([math.log(2)] * 8, abs=1e-3)
-    own, swapped, fitted = found.losses
+    calibration = calibrate("softmax:temperature=2", "llama")
+    assert calibration.parameters["value"].to_list() == pytest.approx([math.log(2)] * 8, abs=1e-3)
+    own, swapped, fitted = calibration.losses
     assert abs(swapped.over_baseline.value) > 1e-3  # random weights: it may be lower
     assert fitted.loss.value == pytest.approx(own.loss.value, abs=1e-4)
 
@@ -112,11 +112,11 @@ def test_rows_hold_the_model_s_own_outputs(family: str) -> None:
         open_tap.listen(lambda call: values.update({call.name: call.value}))
         model.network.base_model(input_ids=window.tokens[None])
     assert len(rows) == len(expected)
-    for (name, found), weights in zip(rows.items(), expected, strict=True):
+    for (name, layer), weights in zip(rows.items(), expected, strict=True):
         shared = weights.shape[1] // values[name].shape[1]
         output = weights @ values[name].repeat_interleave(shared, 1)
-        torch.testing.assert_close(found.outputs[:1], output, rtol=1e-4, atol=1e-5)
-        some = found.of_heads([0, 3])
+        torch.testing.assert_close(layer.outputs[:1], output, rtol=1e-4, atol=1e-5)
+        some = layer.of_heads([0, 3])
         torch.testing.assert_close(
             some.averaged(torch.softmax(some.logits, -1))[:1], output[:, [0, 3]], atol=1e-5, rtol=1e-4
         )
@@ -127,9 +127,9 @@ def test_rows_hold_the_model_s_own_outputs(family: str) -> None:
     "spec", ["sparsemax", "topp:p=0.5", "threshold:rel=0.5", "ssmax", "sigmoid", "sink:b=5", "softpick"]
 )
 def test_no_head_ends_worse_than_the_bare_swap(spec: str) -> None:
-    found = calibrate(spec, steps=4)
-    assert (found.table["error_after"] <= found.table["error_before"]).all()
-    assert (found.table["error_after"] < 0.99 * found.table["error_before"]).any()
+    calibration = calibrate(spec, steps=4)
+    assert (calibration.table["error_after"] <= calibration.table["error_before"]).all()
+    assert (calibration.table["error_after"] < 0.99 * calibration.table["error_before"]).any()
     bare = abbe.normalizer(spec)
     rows = next(iter(rows_of(tiny_runs.model()).values()))
     facts = fit(for_heads(learnable(spec), 4), rows, 0)
@@ -140,25 +140,25 @@ def test_no_head_ends_worse_than_the_bare_swap(spec: str) -> None:
 
 
 def test_held_out_windows_share_no_text_with_the_others() -> None:
-    found = calibrate(windows=5, held_out=4)
-    spans = found.manifest["windows"] + found.manifest["held_out"]
-    assert [len(found.manifest[name]) for name in ("windows", "held_out")] == [5, 4]
+    calibration = calibrate(windows=5, held_out=4)
+    spans = calibration.manifest["windows"] + calibration.manifest["held_out"]
+    assert [len(calibration.manifest[name]) for name in ("windows", "held_out")] == [5, 4]
     ordered = sorted((span["start"], span["end"]) for span in spans)
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(ordered))
 
 
 def test_a_short_text_is_shared_out_and_said() -> None:
     short = abbe.Text("short", tiny_runs.TEXT.content[:140])
-    found = abbe.calibrate(tiny_runs.model(), short, normalizer="sparsemax", **(QUICK | {"windows": 6, "held_out": 3}))
-    assert [len(found.manifest[name]) for name in ("windows", "held_out")] == [2, 1]
-    assert "3 of 9 windows" in found.manifest["skipped"][0]
-    assert found.losses[0].loss.low is None
+    result = abbe.calibrate(tiny_runs.model(), short, normalizer="sparsemax", **(QUICK | {"windows": 6, "held_out": 3}))
+    assert [len(result.manifest[name]) for name in ("windows", "held_out")] == [2, 1]
+    assert "3 of 9 windows" in result.manifest["skipped"][0]
+    assert result.losses[0].loss.low is None
 
 
 def test_losses_are_those_of_the_swapped_model_and_intervals_are_paired(tmp_path: Path) -> None:
-    found = calibrate("entmax:alpha=1.5,learn=false", folder=tmp_path / "out", finetune=3)
+    calibration = calibrate("entmax:alpha=1.5,learn=false", folder=tmp_path / "out", finetune=3)
     model = tiny_runs.model()
-    spans = found.manifest["held_out"]
+    spans = calibration.manifest["held_out"]
     cut = cut_windows(tiny_runs.TEXT, [40], 5, 0, tokenizer=model.tokenizer)
     held = [window for window in cut if window.start in [span["start"] for span in spans]]
     own = window_losses(model, held)
@@ -166,9 +166,9 @@ def test_losses_are_those_of_the_swapped_model_and_intervals_are_paired(tmp_path
         bare = window_losses(model, held)
     with abbe.swap(model, f"file:{tmp_path / 'out' / 'calibrated.safetensors'}"):
         fitted = window_losses(model, held)
-    with abbe.swap(model, f"file:{found.file}"):
+    with abbe.swap(model, f"file:{calibration.file}"):
         tuned = window_losses(model, held)
-    stages = {stage.stage: stage for stage in found.losses}
+    stages = {stage.stage: stage for stage in calibration.losses}
     assert list(stages) == ["baseline", "swapped", "calibrated", "fine-tuned"]
     for name, expected in zip(stages, (own, bare, fitted, tuned), strict=True):
         assert stages[name].loss.value == float(expected.mean())
@@ -180,11 +180,11 @@ def test_losses_are_those_of_the_swapped_model_and_intervals_are_paired(tmp_path
 
 def test_saved_by_hand_it_is_the_same_swap(tmp_path: Path) -> None:
     model = tiny_runs.model()
-    found = calibrate()
-    assert found.file is None
-    found.save_swap(tmp_path / "by_hand.safetensors", model)
+    calibration = calibrate()
+    assert calibration.file is None
+    calibration.save_swap(tmp_path / "by_hand.safetensors", model)
     tokens = torch.arange(30)[None]
-    with abbe.swap(model, found.normalizers):
+    with abbe.swap(model, calibration.normalizers):
         expected = model.network(input_ids=tokens).logits
     with abbe.swap(model, f"file:{tmp_path / 'by_hand.safetensors'}"):
         assert torch.equal(model.network(input_ids=tokens).logits, expected)
@@ -254,16 +254,16 @@ def test_fine_tuning_moves_the_parameters_of_the_swap_and_nothing_else(monkeypat
 @pytest.mark.parametrize(
     "spec", ["sparsemax", {"layers.1.heads.0,2": "topk:k=3", "layers.0.heads.1": "entmax:alpha=1.5"}]
 )
-def test_errors_and_zeros_are_told_for_every_stage(spec: Any) -> None:
+def test_errors_and_zeros_are_reported_for_every_stage(spec: Any) -> None:
     """Those of the fine-tuned stage against its normalizers by hand, on the rows of the original model."""
-    found, fitted = calibrate(spec, finetune=12), calibrate(spec)
+    calibration, fitted = calibrate(spec, finetune=12), calibrate(spec)
     before_tuning = ["error_before", "error_after", "zeros_before", "zeros_after"]
-    assert found.table.select(before_tuning).equals(fitted.table.select(before_tuning))
+    assert calibration.table.select(before_tuning).equals(fitted.table.select(before_tuning))
     for name in ("error_tuned", "zeros_tuned"):
         assert fitted.table[name].is_null().all()
         assert fitted.layers[name].is_null().all()
-    rows = fitted_rows(found)
-    for pattern, made in found.normalizers.items():
+    rows = fitted_rows(calibration)
+    for pattern, made in calibration.normalizers.items():
         layer, heads = int(pattern.split(".")[1]), [int(head) for head in pattern.split(".")[3].split(",")]
         some = list(rows.values())[layer].of_heads(heads)
         with torch.no_grad():
@@ -271,23 +271,23 @@ def test_errors_and_zeros_are_told_for_every_stage(spec: Any) -> None:
         off = (some.averaged(weights).double() - some.outputs.double()).square().sum((0, 2, 3))
         visible = some.logits > -math.inf
         zeros = ((weights == 0) & visible).sum((0, 2, 3)).double() / visible.sum((0, 2, 3))
-        table = found.table.filter(pl.col("layer") == layer, pl.col("head").is_in(heads))
+        table = calibration.table.filter(pl.col("layer") == layer, pl.col("head").is_in(heads))
         expected = (off / some.outputs.double().square().sum((0, 2, 3))).tolist()
         assert table["error_tuned"].to_list() == pytest.approx(expected, rel=1e-4)
         assert table["zeros_tuned"].to_list() == zeros.tolist()
-    assert not (found.table["error_tuned"] == found.table["error_after"]).any()
-    pooled = (found.table["error_tuned"] * found.table["energy"]).sum() / found.table["energy"].sum()
-    outputs = next(one for one in found.findings if one.topic == "outputs")
+    assert not (calibration.table["error_tuned"] == calibration.table["error_after"]).any()
+    pooled = (calibration.table["error_tuned"] * calibration.table["energy"]).sum() / calibration.table["energy"].sum()
+    outputs = next(one for one in calibration.findings if one.topic == "outputs")
     assert outputs.numbers["tuned"] == pytest.approx(pooled)
     assert outputs.sentence.endswith(" fine-tuned.")
-    assert found.as_json()["layers"][0]["error_tuned"] is not None
+    assert calibration.as_json()["layers"][0]["error_tuned"] is not None
 
 
-def fitted_rows(found: abbe.Calibration) -> dict[str, LayerRows]:
+def fitted_rows(result: abbe.Calibration) -> dict[str, LayerRows]:
     """The rows of all layers on the windows that were fitted."""
     model = tiny_runs.model()
     cut = cut_windows(tiny_runs.TEXT, [40], 5, 0, tokenizer=model.tokenizer)
-    return rows_of(model, windows=[w for w in cut if w.start in [span["start"] for span in found.manifest["windows"]]])
+    return rows_of(model, windows=[w for w in cut if w.start in [span["start"] for span in result.manifest["windows"]]])
 
 
 def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
@@ -298,24 +298,24 @@ def test_the_same_seed_gives_the_same_file(tmp_path: Path) -> None:
 
 
 def test_patterns_choose_the_heads() -> None:
-    found = calibrate({"layers.1.heads.0,2": "sparsemax", "layers.0": "topk:k=4"})
+    calibration = calibrate({"layers.1.heads.0,2": "sparsemax", "layers.0": "topk:k=4"})
     places = [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 2)]
-    assert list(zip(found.table["layer"], found.table["head"], strict=True)) == places
-    assert set(found.table.filter(layer=0)["spec"]) == {"scaled:of=topk:k=4,t=0,learn=true,heads=4"}
-    assert found.layers["heads"].to_list() == [4, 2]
+    assert list(zip(calibration.table["layer"], calibration.table["head"], strict=True)) == places
+    assert set(calibration.table.filter(layer=0)["spec"]) == {"scaled:of=topk:k=4,t=0,learn=true,heads=4"}
+    assert calibration.layers["heads"].to_list() == [4, 2]
     line = calibrate("layers.1.heads.0,2=sparsemax; layers.0=topk:k=4")
-    assert line.table.equals(found.table)
+    assert line.table.equals(calibration.table)
     whole = calibrate()
-    both = [one.table.filter(layer=1, head=2)["error_after"].item() for one in (found, whole)]
+    both = [one.table.filter(layer=1, head=2)["error_after"].item() for one in (calibration, whole)]
     assert both[0] == pytest.approx(both[1], rel=1e-3)
 
 
 @pytest.mark.parametrize("family", ["bert", "t5"])
 def test_an_encoder_is_fitted_but_has_no_loss(family: str) -> None:
-    found = calibrate("sparsemax", family)
-    assert found.losses == ()
-    assert "needs a causal language model" in found.manifest["skipped"][-1]
-    assert (found.table["error_after"] < found.table["error_before"]).any()
+    calibration = calibrate("sparsemax", family)
+    assert calibration.losses == ()
+    assert "needs a causal language model" in calibration.manifest["skipped"][-1]
+    assert (calibration.table["error_after"] < calibration.table["error_before"]).any()
     with pytest.raises(abbe.AbbeError, match="fine-tuning needs a causal language model"):
         calibrate("sparsemax", family, finetune=2)
 
@@ -373,6 +373,6 @@ def test_more_refusals(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_free_alpha_goes_back_to_softmax_and_this_is_said() -> None:
-    found = calibrate("entmax:alpha=1.5", steps=40, queries="all")
-    assert found.parameters.filter(parameter="alpha")["value"].max() < 1.01
-    assert "alpha as given" in found.findings[-1].sentence
+    calibration = calibrate("entmax:alpha=1.5", steps=40, queries="all")
+    assert calibration.parameters.filter(parameter="alpha")["value"].max() < 1.01
+    assert "alpha as given" in calibration.findings[-1].sentence

@@ -10,7 +10,7 @@ from inside import HEADS_SCHEMA, calibration_findings, settings_for, stage_losse
 from abbe.words.finding import Finding
 
 
-def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
+def findings_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
     """What is found with these losses: own, swapped, calibrated, and perhaps fine-tuned."""
     settings = settings_for(
         None, lengths=[8], windows=2, queries=1, sizes=None, vectors="value", normalizer=None, temperatures=(), seed=0,
@@ -21,9 +21,9 @@ def found_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
     return list(calibration_findings(losses, heads_with_zeros([0.5], [0.4]), {"t"}, len(stages[0]), level))
 
 
-def told(*stages: list[float], level: float = 0.95) -> list[str]:
+def sentences(*stages: list[float], level: float = 0.95) -> list[str]:
     """The sentences about these losses, each list taken twice: six windows are enough for 95 %."""
-    return [found.sentence for found in found_for(*(losses * 2 for losses in stages), level=level)]
+    return [finding.sentence for finding in findings_for(*(losses * 2 for losses in stages), level=level)]
 
 
 def heads_with_zeros(before: list[float], after: list[float], tuned: list[float] | None = None) -> pl.DataFrame:
@@ -38,17 +38,17 @@ OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
 
 
 def test_sentences_about_the_loss() -> None:
-    assert told(OWN, WORSE, [2.1, 2.3, 2.2])[0] == (
+    assert sentences(OWN, WORSE, [2.1, 2.3, 2.2])[0] == (
         "The loss on 6 held-out windows is 2.100 nats for the unchanged model, 3.100 after the swap and 2.200 "
         "calibrated: calibration regains 0.900 nats, 90 % of what the swap cost."
     )
-    assert told(OWN, WORSE, [1.0, 1.2, 1.1])[0].endswith("regains 2.000 nats, 100 % of what the swap cost.")
-    assert told(OWN, [1.9, 2.3, 2.1], [1.0, 1.2, 1.1])[0].endswith("regains 1.000 nats.")  # the swap cost nothing
-    assert told(OWN, WORSE, [4.0, 4.2, 4.1])[0].endswith("calibration makes it worse by 1.000 nats.")
-    assert told(OWN, WORSE, [2.9, 3.3, 3.1])[0].endswith("no difference that these windows can show.")
-    assert told(OWN, WORSE, WORSE, OWN)[1] == "Fine-tuning gains 1.000 nats on the held-out windows: 2.100 nats."
-    assert "loses 1.000 nats" in told(OWN, WORSE, OWN, WORSE)[1]
-    assert "no difference" in told(OWN, WORSE, OWN, [1.9, 2.3, 2.1])[1]
+    assert sentences(OWN, WORSE, [1.0, 1.2, 1.1])[0].endswith("regains 2.000 nats, 100 % of what the swap cost.")
+    assert sentences(OWN, [1.9, 2.3, 2.1], [1.0, 1.2, 1.1])[0].endswith("regains 1.000 nats.")  # the swap cost nothing
+    assert sentences(OWN, WORSE, [4.0, 4.2, 4.1])[0].endswith("calibration makes it worse by 1.000 nats.")
+    assert sentences(OWN, WORSE, [2.9, 3.3, 3.1])[0].endswith("no difference that these windows can show.")
+    assert sentences(OWN, WORSE, WORSE, OWN)[1] == "Fine-tuning gains 1.000 nats on the held-out windows: 2.100 nats."
+    assert "loses 1.000 nats" in sentences(OWN, WORSE, OWN, WORSE)[1]
+    assert "no difference" in sentences(OWN, WORSE, OWN, [1.9, 2.3, 2.1])[1]
 
 
 CLAIMS = ("regains", "makes it worse", "gains", "loses", "no difference")
@@ -59,7 +59,7 @@ CLAIMS = ("regains", "makes it worse", "gains", "loses", "no difference")
 def test_few_windows_tell_numbers_but_no_change(windows: int, level: float, needed: int, change: float) -> None:
     own = [2.0 + 0.01 * i for i in range(windows)]
     swapped, fitted, tuned = ([loss + by for loss in own] for by in (3.0, 3.0 + change, 3.0 + 2 * change))
-    loss, tuning = found_for(own, swapped, fitted, tuned, level=level)[:2]
+    loss, tuning = findings_for(own, swapped, fitted, tuned, level=level)[:2]
     mean = sum(own) / windows
     noun = "window" if windows == 1 else "windows"
     assert loss.sentence == (
@@ -81,7 +81,7 @@ def test_few_windows_tell_numbers_but_no_change(windows: int, level: float, need
 @pytest.mark.parametrize(("windows", "level"), [(6, 0.95), (5, 0.9)])
 def test_as_many_as_are_needed_tell_a_change(windows: int, level: float) -> None:
     own = [2.0] * windows
-    loss, tuning = found_for(own, [3.0] * windows, [2.5] * windows, own, level=level)[:2]
+    loss, tuning = findings_for(own, [3.0] * windows, [2.5] * windows, own, level=level)[:2]
     assert "regains 0.500 nats" in loss.sentence
     assert "gains 0.500 nats" in tuning.sentence
 
@@ -93,7 +93,7 @@ def test_noise_seldom_counts_as_a_change(windows: int) -> None:
     claimed = 0
     for _ in range(150):
         own, swapped, fitted = torch.randn(3, windows, generator=generator, dtype=torch.float64).add(9).tolist()
-        sentence = found_for(own, swapped, fitted)[0].sentence
+        sentence = findings_for(own, swapped, fitted)[0].sentence
         claimed += any(claim in sentence for claim in ("regains", "makes it worse"))
     assert claimed == 0 if windows < 6 else claimed < 20
 
@@ -113,7 +113,7 @@ def test_sentences_about_outputs_and_zeros() -> None:
     assert len(calibration_findings((), heads_with_zeros([0.05, 0.9], [0.0, 0.5]), {"t"}, 3, 0.95)) == 1
 
 
-def test_after_fine_tuning_its_errors_and_zeros_are_told() -> None:
+def test_after_fine_tuning_its_errors_and_zeros_are_reported() -> None:
     heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5], tuned=[0.3, 0.001])
     outputs, zeros = calibration_findings((), heads, {"t", "alpha"}, 3, 0.95)
     assert outputs.sentence.endswith("after the swap, 5 % calibrated, 30 % fine-tuned.")

@@ -19,7 +19,7 @@ from inside import (
 from inside import capacity_shown_size as shown_size
 
 
-def told(capacities: list[float], shares: list[float]) -> str:
+def claim(capacities: list[float], shares: list[float]) -> str:
     """What is said about geometry for layers of these capacities and separabilities."""
     settings = asked(taus=(0.01,), ways=("renormalised",), lengths=(64,))
     rows = [model_row(curve_of([0.19] * 3, way="renormalised"), 0.01, settings)]
@@ -28,26 +28,26 @@ def told(capacities: list[float], shares: list[float]) -> str:
         rows.append({**row, "capacity": needed, "separability": share, "separability_n": 8})
     correlation = correlation_table(rows, settings)
     growth = pl.DataFrame(schema=GROWTH_SCHEMA)
-    found = findings(capacity_table(rows), growth, correlation, settings)
-    return next(one.sentence for one in found if one.topic == "geometry and function")
+    entries = findings(capacity_table(rows), growth, correlation, settings)
+    return next(one.sentence for one in entries if one.topic == "geometry and function")
 
 
 def test_geometry_that_predicts_function() -> None:
     up = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
-    assert told(up, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).startswith(
+    assert claim(up, [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]).startswith(
         "Geometry and function go together here: layers of higher separability need more keys"
     )
-    assert "need fewer keys (rank correlation of capacity and separability -1.00, p = 0.0028)" in told(
+    assert "need fewer keys (rank correlation of capacity and separability -1.00, p = 0.0028)" in claim(
         up, [0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
     )
-    weak = told(up, [0.3, 0.1, 0.5, 0.2, 0.6, 0.25])
+    weak = claim(up, [0.3, 0.1, 0.5, 0.2, 0.6, 0.25])
     assert weak.startswith("No relation between separability and capacity can be shown with 6 layers (")
 
 
 def test_too_few_layers_cannot_show_a_relation() -> None:
-    assert "as so few layers cannot give a small p" in told([1.0, 2.0, 3.0, 4.0], [0.1, 0.2, 0.3, 0.4])
-    assert told([1.0, 2.0], [0.1, 0.2]).endswith("cannot be judged: too few layers.")
-    assert told([1.0, 1.0, 1.0], [0.1, 0.2, 0.3]).endswith("cannot be judged: all layers are equal in one of the two.")
+    assert "as so few layers cannot give a small p" in claim([1.0, 2.0, 3.0, 4.0], [0.1, 0.2, 0.3, 0.4])
+    assert claim([1.0, 2.0], [0.1, 0.2]).endswith("cannot be judged: too few layers.")
+    assert claim([1.0, 1.0, 1.0], [0.1, 0.2, 0.3]).endswith("cannot be judged: all layers are equal in one of the two.")
 
 
 @pytest.mark.parametrize(
@@ -65,16 +65,16 @@ def test_growth_in_words(exponent: float, low: float | None, high: float | None,
     settings = asked(taus=(0.05,), ways=("deletion",), lengths=(64, 128), layers=False)
     rows = [model_row(curve_of([0.19] * 3, length), 0.05, settings) for length in (64, 128)]
     growth = pl.DataFrame([(None, "deletion", 0.05, 0.05, exponent, low, high, 2)], schema=GROWTH_SCHEMA, orient="row")
-    found = findings(capacity_table(rows), growth, pl.DataFrame(schema=CORRELATION_SCHEMA), settings)
-    assert [one.topic for one in found] == ["capacity", "growth"]
-    assert words in found[1].sentence
-    assert "N* not rounded up" in found[1].rule
-    assert "It is 6 % of 64 tokens, 3 % of 128" in found[1].sentence
+    entries = findings(capacity_table(rows), growth, pl.DataFrame(schema=CORRELATION_SCHEMA), settings)
+    assert [one.topic for one in entries] == ["capacity", "growth"]
+    assert words in entries[1].sentence
+    assert "N* not rounded up" in entries[1].rule
+    assert "It is 6 % of 64 tokens, 3 % of 128" in entries[1].sentence
     changes = low is not None and high is not None and not low <= 1 <= high
-    assert found[1].sentence.endswith("; no single share, such as 6 %, fits all.") == changes
+    assert entries[1].sentence.endswith("; no single share, such as 6 %, fits all.") == changes
     assert (
         "only the top 4 keys (4 to 4) per query, with their weights unchanged, raises the loss by at most 5 %"
-        in found[0].sentence
+        in entries[0].sentence
     )
 
 
@@ -85,11 +85,11 @@ def test_a_curve_that_is_not_monotone_is_reported() -> None:
     row = model_row(curve, 0.05, settings)
     assert (row["capacity"], row["monotone"], row["first"]) == (4, False, 1)
     empty = pl.DataFrame(schema=GROWTH_SCHEMA), pl.DataFrame(schema=CORRELATION_SCHEMA)
-    found = findings(capacity_table([row]), *empty, settings)
-    assert found[-1].topic == "not monotone"
-    assert found[-1].sentence.startswith("In 1 of 1 rows a smaller N also kept the loss")
-    assert "For the whole model, deletion at 64 tokens and 5 %, N = 1 also held, while N* is 4." in found[-1].sentence
-    assert "4 keys (4 to 4; the first N that holds is 1) per query" in found[0].sentence
+    entries = findings(capacity_table([row]), *empty, settings)
+    assert entries[-1].topic == "not monotone"
+    assert entries[-1].sentence.startswith("In 1 of 1 rows a smaller N also kept the loss")
+    assert "For the whole model, deletion at 64 tokens and 5 %, N = 1 also held, while N* is 4." in entries[-1].sentence
+    assert "4 keys (4 to 4; the first N that holds is 1) per query" in entries[0].sentence
 
 
 @pytest.mark.parametrize(

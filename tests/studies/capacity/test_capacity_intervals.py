@@ -100,16 +100,16 @@ def test_the_last_digit_does_not_widen_an_interval() -> None:
 def test_one_window_has_no_interval() -> None:
     row = model_row(curve_of([0.19]), 0.05, asked())
     assert (row["capacity"], row["low"], row["high"]) == (4, None, None)
-    found = made(windows=1, layers=False)
-    for table in (found.table, found.curve, found.growth):
+    result = made(windows=1, layers=False)
+    for table in (result.table, result.curve, result.growth):
         assert table["low"].is_null().all()
         assert table["high"].is_null().all()
 
 
 def test_growth_of_a_power_law() -> None:
     lengths = [64, 128, 256]
-    found = growth_exponent(torch.tensor([[4.0, 8.0, 16.0], [7.0, 7.0, 7.0]]), lengths)
-    assert found.tolist() == pytest.approx([1.0, 0.0])
+    exponent = growth_exponent(torch.tensor([[4.0, 8.0, 16.0], [7.0, 7.0, 7.0]]), lengths)
+    assert exponent.tolist() == pytest.approx([1.0, 0.0])
     slope = scipy.stats.linregress(np.log(lengths), np.log([3, 9, 11])).slope
     assert float(growth_exponent(torch.tensor([3.0, 9.0, 11.0]), lengths)) == pytest.approx(slope)
     curves = [curve_of([0.05 * length**0.5] * 3, length) for length in (64, 256)]
@@ -142,18 +142,18 @@ def growth_of(crossings: list[float], spread: float, **changed: Any) -> dict[str
 def test_growth_is_not_that_of_rounded_numbers() -> None:
     """1.9, 1.9, 2.1, 2.1 rounded up are 2, 2, 3, 3, and grow three times as fast."""
     crossings, logs = [1.9, 1.9, 2.1, 2.1], np.log(LENGTHS)
-    found = growth_of(crossings, 0.01)
-    assert found["exponent"] == pytest.approx(scipy.stats.linregress(logs, np.log(crossings)).slope, rel=1e-9)
-    assert found["exponent"] < 0.3 * scipy.stats.linregress(logs, np.log([2, 2, 3, 3])).slope
-    assert found["low"] < found["exponent"] < found["high"]
+    growth = growth_of(crossings, 0.01)
+    assert growth["exponent"] == pytest.approx(scipy.stats.linregress(logs, np.log(crossings)).slope, rel=1e-9)
+    assert growth["exponent"] < 0.3 * scipy.stats.linregress(logs, np.log([2, 2, 3, 3])).slope
+    assert growth["low"] < growth["exponent"] < growth["high"]
 
 
 def test_growth_of_a_flat_truth_has_an_interval_with_a_width() -> None:
     """All crossings of resamples are rounded to 3, so rounded numbers would have none."""
-    found = growth_of([2.5] * 4, 0.04)
-    assert found["exponent"] == pytest.approx(0, abs=1e-12)
-    assert found["low"] < -0.005
-    assert found["high"] > 0.005
+    growth = growth_of([2.5] * 4, 0.04)
+    assert growth["exponent"] == pytest.approx(0, abs=1e-12)
+    assert growth["low"] < -0.005
+    assert growth["high"] > 0.005
 
 
 SLOPES = [0.1, 0.35, 0.8, 0.05, 0.6]  # of unequal windows
@@ -212,13 +212,13 @@ def test_intervals_of_growth_are_expanded(layer: int | None) -> None:
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), min_size=3, max_size=7))
 def test_rank_correlation_with_ties(pairs: list[tuple[int, int]]) -> None:
     x, y = ([float(pair[side]) for pair in pairs] for side in (0, 1))
-    found = rank_correlation(x, y)
+    correlation = rank_correlation(x, y)
     if len(set(x)) == 1 or len(set(y)) == 1:
-        assert (found.value, found.p_value) == (None, None)
+        assert (correlation.value, correlation.p_value) == (None, None)
         return
-    assert found.value == pytest.approx(scipy.stats.spearmanr(x, y).statistic)
-    assert found.exact
-    assert found.count == len(pairs)
+    assert correlation.value == pytest.approx(scipy.stats.spearmanr(x, y).statistic)
+    assert correlation.exact
+    assert correlation.count == len(pairs)
 
 
 def test_exact_p_value_is_that_of_scipy() -> None:
@@ -226,8 +226,8 @@ def test_exact_p_value_is_that_of_scipy() -> None:
     exact = scipy.stats.permutation_test(
         (x,), lambda some: scipy.stats.spearmanr(some, y).statistic, permutation_type="pairings", n_resamples=math.inf
     )
-    found = rank_correlation(x, y)
-    assert found.p_value == pytest.approx(exact.pvalue)
+    correlation = rank_correlation(x, y)
+    assert correlation.p_value == pytest.approx(exact.pvalue)
     assert rank_correlation([1, 2, 3, 4], [1, 2, 3, 4]).p_value == pytest.approx(2 / 24) == least_p_value(4)
 
 
@@ -235,14 +235,14 @@ def test_many_layers_are_permuted_by_a_seed() -> None:
     generator = np.random.default_rng(0)
     x = generator.normal(size=24).tolist()
     y = (np.array(x) + 2 * generator.normal(size=24)).tolist()
-    found = rank_correlation(x, y, seed=3)
-    assert not found.exact
-    assert found == rank_correlation(x, y, seed=3)
-    assert found.p_value == pytest.approx(scipy.stats.spearmanr(x, y).pvalue, abs=0.02)
+    correlation = rank_correlation(x, y, seed=3)
+    assert not correlation.exact
+    assert correlation == rank_correlation(x, y, seed=3)
+    assert correlation.p_value == pytest.approx(scipy.stats.spearmanr(x, y).pvalue, abs=0.02)
     assert rank_correlation(x, x).p_value == pytest.approx(1 / 10_001)
 
 
 def test_layers_without_separability_are_left_out() -> None:
-    found = rank_correlation([1, 2, 3, 4], [0.1, math.nan, 0.3, 0.4])
-    assert (found.count, found.value) == (3, pytest.approx(1.0))
+    correlation = rank_correlation([1, 2, 3, 4], [0.1, math.nan, 0.3, 0.4])
+    assert (correlation.count, correlation.value) == (3, pytest.approx(1.0))
     assert rank_correlation([1, 2], [1, 2]).value is None

@@ -36,13 +36,13 @@ from abbe.words.finding import Finding
 CELLS = [(length, way) for length in (16, 40) for way in WAYS]
 
 
-def of_layers(found: Capacity) -> pl.DataFrame:
-    return found.table.filter(pl.col("layer").is_not_null())
+def of_layers(result: Capacity) -> pl.DataFrame:
+    return result.table.filter(pl.col("layer").is_not_null())
 
 
 def test_a_layer_that_does_nothing_needs_one_key_at_every_length_in_both_ways() -> None:
-    found = capacity(planted_capacity.model(5, layers=2), planted_capacity.TEXT, **QUICK)
-    rows = of_layers(found)
+    study = capacity(planted_capacity.model(5, layers=2), planted_capacity.TEXT, **QUICK)
+    rows = of_layers(study)
     assert sorted(rows["allowed"].unique()) == [0.005, 0.01, 0.025, 0.05]
     for length, way in CELLS:
         cell = rows.filter((pl.col("length") == length) & (pl.col("way") == way))
@@ -51,7 +51,7 @@ def test_a_layer_that_does_nothing_needs_one_key_at_every_length_in_both_ways() 
         first = cell.filter(pl.col("layer") == 0)["capacity"]  # between the sizes that were tried, 4 and 8
         assert first.is_between(4, 8, closed="right").all()
     assert rows.height == 8 * len(CELLS)
-    assert any(one.sentence.startswith("Truncated alone at 40 tokens, renormalised, layer 0") for one in found.findings)
+    assert any(one.sentence.startswith("Truncated alone at 40 tokens, renormalised, layer 0") for one in study.findings)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,14 @@ def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
     model = tiny_runs.model()
     cut = cut_windows(tiny_runs.TEXT, [16, 40], 3, 0, tokenizer=model.tokenizer, context=model.context)
     options = {"layer_windows": count, "folder": tmp_path if kept else None}
-    found = made(**options)
+    study = made(**options)
     if kept:
-        found = made(**options)  # from the losses in the folder
-    assert set(of_layers(found)["windows"]) == {count}
+        study = made(**options)  # from the losses in the folder
+    assert set(of_layers(study)["windows"]) == {count}
     for length, way in CELLS:
         some = [window for window in cut if window.length == length and window.index in places]
         own, flag = float(window_losses(model, some).mean()), "true" if way == "renormalised" else "false"
-        rows = found.curve.filter(pl.col("layer").is_not_null() & (pl.col("length") == length) & (pl.col("way") == way))
+        rows = study.curve.filter(pl.col("layer").is_not_null() & (pl.col("length") == length) & (pl.col("way") == way))
         assert rows["baseline"].to_list() == pytest.approx([own] * rows.height)
         with abbe.swap(model, {"layers.1": f"topk:k=4,renormalize={flag}"}):
             truncated = float(window_losses(model, some).mean())
@@ -103,31 +103,31 @@ def test_layers_are_truncated_on_evenly_spaced_windows_of_every_length_and_way(
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("given", [[16], 16])
 def test_layers_only_at_the_lengths_asked_for(given: Any) -> None:
-    found = made(layer_lengths=given)
-    assert set(of_layers(found)["length"]) == {16}
-    assert set(found.table.filter(pl.col("layer").is_null())["length"]) == {16, 40}
-    assert found.growth["layer"].null_count() == found.growth.height == 4
-    assert set(found.correlation["length"]) == {16}
-    assert any(one.sentence.startswith("Truncated alone at 16 tokens, renormalised") for one in found.findings)
-    assert found.manifest["settings"]["layer_lengths"] == [16]
+    result = made(layer_lengths=given)
+    assert set(of_layers(result)["length"]) == {16}
+    assert set(result.table.filter(pl.col("layer").is_null())["length"]) == {16, 40}
+    assert result.growth["layer"].null_count() == result.growth.height == 4
+    assert set(result.correlation["length"]) == {16}
+    assert any(one.sentence.startswith("Truncated alone at 16 tokens, renormalised") for one in result.findings)
+    assert result.manifest["settings"]["layer_lengths"] == [16]
     whole = made()
     assert whole.manifest["settings"]["layer_lengths"] == [16, 40]
-    assert of_layers(whole).filter(pl.col("length") == 16).equals(of_layers(found))
+    assert of_layers(whole).filter(pl.col("length") == 16).equals(of_layers(result))
 
 
 def test_one_way_only() -> None:
-    found = made(way="deletion", layer_lengths=[40, 16], tau=0.05)
-    assert set(of_layers(found)["way"]) == {"deletion"} == set(found.correlation["way"])
-    assert found.manifest["settings"]["layer_lengths"] == [16, 40]
-    assert any(one.sentence.startswith("Truncated alone at 40 tokens, deletion") for one in found.findings)
+    result = made(way="deletion", layer_lengths=[40, 16], tau=0.05)
+    assert set(of_layers(result)["way"]) == {"deletion"} == set(result.correlation["way"])
+    assert result.manifest["settings"]["layer_lengths"] == [16, 40]
+    assert any(one.sentence.startswith("Truncated alone at 40 tokens, deletion") for one in result.findings)
     assert [reported_way(ways) for ways in (WAYS, WAYS[::-1], ("deletion",))] == ["renormalised"] * 2 + ["deletion"]
 
 
 def test_no_layers_at_all() -> None:
-    found = made(layers=False)
-    assert of_layers(found).height == found.correlation.height == 0
-    assert found.manifest["settings"]["layer_lengths"] == []
-    assert {one.topic for one in found.findings} <= {"capacity", "growth", "not monotone"}
+    result = made(layers=False)
+    assert of_layers(result).height == result.correlation.height == 0
+    assert result.manifest["settings"]["layer_lengths"] == []
+    assert {one.topic for one in result.findings} <= {"capacity", "growth", "not monotone"}
 
 
 def least_by_interpolation(slope: float, length: int, allowed: float) -> float:
@@ -167,17 +167,17 @@ def test_one_window_has_no_interval_of_growth() -> None:
 
 @pytest.mark.slow
 def test_a_correlation_for_every_way_length_and_rise() -> None:
-    found = made("gpt-oss", lengths=[12, 40], layer_windows=2)
-    rows = of_layers(found)
-    assert found.correlation.select("way", "length", "tau", "allowed").is_unique().all()
-    assert found.correlation.height == 2 * 2 * 4
-    for row in found.correlation.iter_rows(named=True):
+    result = made("gpt-oss", lengths=[12, 40], layer_windows=2)
+    rows = of_layers(result)
+    assert result.correlation.select("way", "length", "tau", "allowed").is_unique().all()
+    assert result.correlation.height == 2 * 2 * 4
+    for row in result.correlation.iter_rows(named=True):
         cell = rows.filter(*(pl.col(name) == row[name] for name in ("way", "length", "tau", "allowed"))).sort("layer")
         needed, share = cell["capacity"].to_list(), cell["separability"].to_list()
-        assert row["layers"] == len(needed) == len(found.manifest["layers"])
+        assert row["layers"] == len(needed) == len(result.manifest["layers"])
         if row["correlation"] is not None:
             assert row["correlation"] == pytest.approx(scipy.stats.spearmanr(needed, share).statistic)
-        model = found.table.filter(
+        model = result.table.filter(
             pl.col("layer").is_null(), *(pl.col(name) == row[name] for name in ("way", "length")), pl.col("tau") == 0.01
         )
         size = shown_size(model["capacity"][0], row["length"])
@@ -200,7 +200,7 @@ def test_the_cost_counts_layers_at_their_lengths_and_in_all_ways(capsys: pytest.
 # -- Findings ---------------------------------------------------------------------------------------------------------
 
 
-def told(shares: dict[tuple[int, str], list[float]], **changed: Any) -> dict[str, Finding]:
+def by_topic(shares: dict[tuple[int, str], list[float]], **changed: Any) -> dict[str, Finding]:
     """By topic, for six layers that need 1, 2, ... keys and have these separabilities at each length and way."""
     settings = asked(taus=(0.01, 0.05), lengths=(64, 128), **changed)
     rows = []
@@ -211,8 +211,8 @@ def told(shares: dict[tuple[int, str], list[float]], **changed: Any) -> dict[str
             curve = curve_of([0.01 * (layer + 1)] * 3, length, way, layer)
             rows += [row | {"separability": share, "separability_n": 8} for row in curve_rows(curve, 6, settings)]
     correlation = correlation_table(rows, settings)
-    found = findings(capacity_table(rows), pl.DataFrame(schema=GROWTH_SCHEMA), correlation, settings)
-    return {one.topic: one for one in found}
+    entries = findings(capacity_table(rows), pl.DataFrame(schema=GROWTH_SCHEMA), correlation, settings)
+    return {one.topic: one for one in entries}
 
 
 UP, DOWN, MIXED = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.6, 0.5, 0.4, 0.3, 0.2, 0.1], [0.3, 0.1, 0.5, 0.2, 0.6, 0.25]
@@ -224,38 +224,38 @@ def cells(*shares: list[float]) -> dict[tuple[int, str], list[float]]:
     return dict(zip([(length, way) for length in (64, 128) for way in WAYS], shares, strict=True))
 
 
-def test_the_cell_that_is_told_was_decided_beforehand() -> None:
-    found = told(cells(MIXED, MIXED, MIXED, UP))
-    assert found["geometry and function"].sentence.startswith("Geometry and function go together here")
-    assert (found["geometry and function"].numbers["length"], found["geometry and function"].numbers["way"]) == (
+def test_the_cell_that_is_reported_was_decided_beforehand() -> None:
+    topics = by_topic(cells(MIXED, MIXED, MIXED, UP))
+    assert topics["geometry and function"].sentence.startswith("Geometry and function go together here")
+    assert (topics["geometry and function"].numbers["length"], topics["geometry and function"].numbers["way"]) == (
         128, "renormalised",
     )  # fmt: skip
-    found = told(cells(UP, UP, UP, MIXED))
-    assert found["geometry and function"].sentence.startswith("No relation between separability and capacity")
-    assert "Length and way were fixed in advance" in found["geometry and function"].rule
-    needed = found["layers"].numbers
+    topics = by_topic(cells(UP, UP, UP, MIXED))
+    assert topics["geometry and function"].sentence.startswith("No relation between separability and capacity")
+    assert "Length and way were fixed in advance" in topics["geometry and function"].rule
+    needed = topics["layers"].numbers
     assert (needed["length"], needed["way"]) == (128, "renormalised")
-    assert "layer 5 needs the most: 36 keys (36 to 36) for a rise of at most 0.17 %" in found["layers"].sentence
+    assert "layer 5 needs the most: 36 keys (36 to 36) for a rise of at most 0.17 %" in topics["layers"].sentence
 
 
-def test_the_other_cells_are_counted_and_chance_is_told() -> None:
-    found = told(cells(UP, DOWN, MIXED, UP))["geometry over lengths and ways"]
-    assert found.sentence == (
+def test_the_other_cells_are_counted_and_chance_is_reported() -> None:
+    entry = by_topic(cells(UP, DOWN, MIXED, UP))["geometry over lengths and ways"]
+    assert entry.sentence == (
         "Of 4 pairs of way and length, 3 show this relation (more keys with higher separability in 2, fewer in 1). "
         "By chance alone 4 tests give up to 0.2 on average: only the one above was fixed in advance."
     )
-    assert {name: found.numbers[name] for name in ("pairs", "judged", "shown")} == {"pairs": 4, "judged": 4, "shown": 3}
-    assert found.numbers["p, renormalised at 64"] == pytest.approx(2 / 720)
-    none = told(cells(MIXED, MIXED, MIXED, EQUAL))["geometry over lengths and ways"].sentence
+    assert {name: entry.numbers[name] for name in ("pairs", "judged", "shown")} == {"pairs": 4, "judged": 4, "shown": 3}
+    assert entry.numbers["p, renormalised at 64"] == pytest.approx(2 / 720)
+    none = by_topic(cells(MIXED, MIXED, MIXED, EQUAL))["geometry over lengths and ways"].sentence
     assert "none shows this relation; 1 cannot be judged. By chance alone 3 tests give up to 0.15" in none
-    equal = told(cells(EQUAL, EQUAL, EQUAL, EQUAL))["geometry over lengths and ways"].sentence
+    equal = by_topic(cells(EQUAL, EQUAL, EQUAL, EQUAL))["geometry over lengths and ways"].sentence
     assert equal == "None of the 4 pairs of way and length can be judged."
 
 
 def test_a_single_cell_is_not_counted() -> None:
-    found = told({(128, "deletion"): UP}, ways=("deletion",), layer_lengths=(128,))
-    assert "geometry over lengths and ways" not in found
-    assert found["geometry and function"].numbers["way"] == "deletion"
+    topics = by_topic({(128, "deletion"): UP}, ways=("deletion",), layer_lengths=(128,))
+    assert "geometry over lengths and ways" not in topics
+    assert topics["geometry and function"].numbers["way"] == "deletion"
 
 
 @pytest.mark.parametrize(("windows", "words"), [(2, "50 %"), (4, "87 %"), (5, "93 %"), (6, None), (1, None)])
@@ -266,8 +266,8 @@ def test_intervals_from_few_windows_are_said_to_be_too_narrow(windows: int, word
     row = curve_rows(curve_of([0.19] * windows, layer=0), 1, settings)[0]
     rows.append(row | {"separability": 0.5, "separability_n": 8})
     growth = pl.DataFrame(schema=GROWTH_SCHEMA)
-    found = findings(capacity_table(rows), growth, correlation_table(rows, settings), settings)
-    rule = next(one.rule for one in found if one.topic == "layers")
+    entries = findings(capacity_table(rows), growth, correlation_table(rows, settings), settings)
+    rule = next(one.rule for one in entries if one.topic == "layers")
     assert f"on {windows} evenly spaced windows of that length" in rule
     if words is None:
         assert "in at most" not in rule

@@ -16,20 +16,20 @@ from abbe.models import windows as cut_windows
 
 
 def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def told(**options: Any) -> str:
+    def cost_printed(**options: Any) -> str:
         made(layers=False, lengths=[16], way="deletion", tau=0.05, progress=True, **options)
         return capsys.readouterr().err
 
     planned = 8  # the baseline's loss, N = 1, 2, 4 and 8, and two steps of the search; separability
-    assert f"{3 * planned} windows, {48 * planned} tokens: about" in told()
-    told(folder=tmp_path)
-    assert "all windows were measured before" in told(folder=tmp_path)
+    assert f"{3 * planned} windows, {48 * planned} tokens: about" in cost_printed()
+    cost_printed(folder=tmp_path)
+    assert "all windows were measured before" in cost_printed(folder=tmp_path)
     (tmp_path / "capacity.json").unlink()
     (tmp_path / "separability" / "windows" / "16-1.safetensors").unlink()
     kept = len(list((tmp_path / "losses").iterdir()))
     left = 3 * (planned - 1 - kept) + 1
     assert left >= 1
-    assert f"{left} windows, {16 * left} tokens: about" in told(folder=tmp_path)
+    assert f"{left} windows, {16 * left} tokens: about" in cost_printed(folder=tmp_path)
 
 
 def test_check_and_cost_are_said_once_for_losses_and_separability(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,17 +34,17 @@ from abbe.studies import capacity
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("needed", [1, 2, 5, 7, 8, 11])
 def test_a_planted_set_size_is_found(needed: int) -> None:
-    found = capacity(planted_capacity.model(needed), planted_capacity.TEXT, layers=False, **QUICK)
-    assert found.table.height == 8  # 2 lengths, 2 ways, 2 taus
-    assert set(found.table["capacity"]) == set(found.table["low"]) == set(found.table["high"]) == {needed}
-    assert found.table["monotone"].all()
-    assert set(found.table["first"]) == {needed}
-    for row in found.growth.iter_rows(named=True):
-        curve = found.curve.filter(way=row["way"])
+    result = capacity(planted_capacity.model(needed), planted_capacity.TEXT, layers=False, **QUICK)
+    assert result.table.height == 8  # 2 lengths, 2 ways, 2 taus
+    assert set(result.table["capacity"]) == set(result.table["low"]) == set(result.table["high"]) == {needed}
+    assert result.table["monotone"].all()
+    assert set(result.table["first"]) == {needed}
+    for row in result.growth.iter_rows(named=True):
+        curve = result.curve.filter(way=row["way"])
         places = [crossing_by_hand(curve.filter(length=length), needed, row["tau"]) for length in QUICK["lengths"]]
         slope = np.polyfit(np.log(QUICK["lengths"]), np.log(places), 1)[0]
         assert row["exponent"] == pytest.approx(slope, abs=1e-9)
-    assert found.correlation.height == 0
+    assert result.correlation.height == 0
 
 
 def crossing_by_hand(curve: pl.DataFrame, needed: int, tau: float) -> float:
@@ -59,11 +59,11 @@ def every_rise(model: abbe.LoadedModel, length: int, way: str) -> np.ndarray:
     """The rise at every N from 1 to L, without a search."""
     cut = cut_windows(abbe.read_text(), [length], 3, 0, tokenizer=model.tokenizer, context=model.context)
     own, flag = window_losses(model, cut).mean(), "true" if way == "renormalised" else "false"
-    found = []
+    rises = []
     for n in range(1, length + 1):
         with abbe.swap(model, f"topk:k={n},renormalize={flag}"):
-            found.append(float(window_losses(model, cut).mean() / own - 1))
-    return np.array(found)
+            rises.append(float(window_losses(model, cut).mean() / own - 1))
+    return np.array(rises)
 
 
 @pytest.mark.quick(1)
@@ -76,10 +76,10 @@ def test_search_gives_what_brute_force_gives(way: str) -> None:
     once = [n for n in range(1, 23) if rises[:n].min() > max(0, rises[n:].max()) + 1e-5]
     assert len(once) > 4, rises
     taus = [float((rises[:n].min() + max(0, rises[n:].max())) / 2) for n in once]
-    found = capacity(model, tau=taus, way=way, layers=False, **(QUICK | {"lengths": [24]}))
-    assert found.table["capacity"].to_list() == [n + 1 for n in reversed(once)]
-    assert found.table["monotone"].all()
-    evaluated = found.curve.select("n", "rise").rows()
+    result = capacity(model, tau=taus, way=way, layers=False, **(QUICK | {"lengths": [24]}))
+    assert result.table["capacity"].to_list() == [n + 1 for n in reversed(once)]
+    assert result.table["monotone"].all()
+    evaluated = result.curve.select("n", "rise").rows()
     assert [rise for _, rise in evaluated] == pytest.approx([rises[n - 1] for n, _ in evaluated], abs=1e-6)
 
 

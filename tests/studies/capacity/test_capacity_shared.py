@@ -19,22 +19,22 @@ SHARED: dict[str, Any] = {"windows": 4, "resamples": 60, "queries": 4, "progress
 
 
 def by_capacity(model: LoadedModel, text: abbe.Text, length: int, tau: float, grid: str) -> list[float]:
-    found = capacity(
+    result = capacity(
         model, text, lengths=[length], tau=tau, way="renormalised", layers=False, grid=grid, **SHARED
     ).table.row(0, named=True)  # fmt: skip
-    return [found[name] for name in ENDS]
+    return [result[name] for name in ENDS]
 
 
 def by_compare(model: LoadedModel, text: abbe.Text, length: int, tau: float, grid: str) -> list[float]:
     """Softmax swapped in is an alternative, too: it needs what the baseline needs."""
-    found = compare(
+    comparison = compare(
         model, text, normalizers="softmax", length=length, tau=tau, grid=grid, needle_lengths=length, prompts=1,
         **SHARED,
     )  # fmt: skip
     names = ("capacity", "capacity_low", "capacity_high")
-    baseline, swapped = ([row(found, name)[column] for column in names] for name in ("baseline", "softmax"))
+    baseline, swapped = ([row(comparison, name)[column] for column in names] for name in ("baseline", "softmax"))
     assert swapped == pytest.approx(baseline, rel=1e-4)
-    assert row(found, "softmax")["capacity_ratio"] == pytest.approx(1.0, rel=1e-4)
+    assert row(comparison, "softmax")["capacity_ratio"] == pytest.approx(1.0, rel=1e-4)
     return baseline
 
 

@@ -26,23 +26,23 @@ from abbe.studies import capacity
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "gpt-oss"])
 def test_every_family_has_all_parts(family: str) -> None:
-    found = made(family)
-    whole = found.table.filter(pl.col("layer").is_null())
-    layers = len(found.manifest["layers"])
+    result = made(family)
+    whole = result.table.filter(pl.col("layer").is_null())
+    layers = len(result.manifest["layers"])
     assert whole.height == 8
-    assert found.table.height == 8 + 16 * layers
-    assert found.growth.height == 4 + 8 * layers
-    assert found.correlation.height == 16
-    assert found.table["first"].null_count() == 0
-    whole_numbers = found.table["capacity"].ceil().cast(pl.Int32)
-    assert ((found.table["first"] == whole_numbers) == found.table["monotone"]).all()
-    assert (found.table["capacity"] <= found.table["length"] + 1).all()
-    assert found.table["share"].to_list() == (found.table["capacity"] / found.table["length"]).to_list()
-    assert found.table["separability"].is_between(0, 1).all()
-    assert found.table["separability_n"].min() >= 2
-    assert found.manifest["sinks"] == (family == "gpt-oss")
-    assert {one.topic for one in found.findings} >= {"capacity", "growth", "layers", "geometry and function"}
-    assert all(one.sentence.endswith(".") and one.rule.endswith(".") and one.numbers for one in found.findings)
+    assert result.table.height == 8 + 16 * layers
+    assert result.growth.height == 4 + 8 * layers
+    assert result.correlation.height == 16
+    assert result.table["first"].null_count() == 0
+    whole_numbers = result.table["capacity"].ceil().cast(pl.Int32)
+    assert ((result.table["first"] == whole_numbers) == result.table["monotone"]).all()
+    assert (result.table["capacity"] <= result.table["length"] + 1).all()
+    assert result.table["share"].to_list() == (result.table["capacity"] / result.table["length"]).to_list()
+    assert result.table["separability"].is_between(0, 1).all()
+    assert result.table["separability_n"].min() >= 2
+    assert result.manifest["sinks"] == (family == "gpt-oss")
+    assert {one.topic for one in result.findings} >= {"capacity", "growth", "layers", "geometry and function"}
+    assert all(one.sentence.endswith(".") and one.rule.endswith(".") and one.numbers for one in result.findings)
 
 
 def test_a_sink_is_one_more_key() -> None:
@@ -58,12 +58,12 @@ def test_a_sink_is_one_more_key() -> None:
 
 
 def test_separability_is_that_of_diagnose_on_the_same_windows() -> None:
-    found = made(tau=0.05)
-    grid = sorted(found.table["separability_n"].unique().to_list())
+    result = made(tau=0.05)
+    grid = sorted(result.table["separability_n"].unique().to_list())
     run = tiny_runs.run(sizes=grid, temperatures=(), **{key: QUICK[key] for key in ("windows", "queries", "resamples")})
-    assert found.table["layer"].is_null().any()
-    assert found.table["layer"].is_not_null().any()
-    for row in found.table.iter_rows(named=True):
+    assert result.table["layer"].is_null().any()
+    assert result.table["layer"].is_not_null().any()
+    for row in result.table.iter_rows(named=True):
         rows = tiny_runs.pick(run.table, "separability", row["length"], of_heads=row["layer"] is not None)
         rows = rows.filter(pl.col("n") == row["separability_n"])
         if row["layer"] is not None:
@@ -82,19 +82,19 @@ def test_same_seed_same_study() -> None:
 @pytest.mark.slow
 def test_losses_are_paired_and_shared() -> None:
     """The own loss of a length is one number, and adding a tau changes no other row."""
-    found, more = made(), made(tau=[0.01, 0.05, 0.2])
-    assert found.curve.group_by("layer", "length", "way").agg(pl.col("baseline").n_unique())["baseline"].max() == 1
+    result, more = made(), made(tau=[0.01, 0.05, 0.2])
+    assert result.curve.group_by("layer", "length", "way").agg(pl.col("baseline").n_unique())["baseline"].max() == 1
     kept = more.table.filter(pl.col("layer").is_null() & (pl.col("tau") < 0.1))
-    mine = found.table.filter(pl.col("layer").is_null())
+    mine = result.table.filter(pl.col("layer").is_null())
     assert kept["capacity"].to_list() == mine["capacity"].to_list()
 
 
 def test_json_and_files(tmp_path: Path) -> None:
-    found = made(folder=tmp_path)
+    result = made(folder=tmp_path)
     again = json.loads((tmp_path / "capacity.json").read_text())
-    assert again == json.loads(json.dumps(found.as_json(), allow_nan=False))
-    assert pl.read_csv(tmp_path / "table.csv").height == found.table.height
-    assert pl.read_csv(tmp_path / "curve.csv")["n"].to_list() == found.curve["n"].to_list()
+    assert again == json.loads(json.dumps(result.as_json(), allow_nan=False))
+    assert pl.read_csv(tmp_path / "table.csv").height == result.table.height
+    assert pl.read_csv(tmp_path / "curve.csv")["n"].to_list() == result.curve["n"].to_list()
     assert abbe.open_run(tmp_path / "separability").manifest["settings"]["lengths"] == [16, 40]
 
 

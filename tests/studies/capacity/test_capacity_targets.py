@@ -43,12 +43,12 @@ def by_hand(model: LoadedModel, window: Window, last: int) -> float:
 def test_losses_are_over_exactly_those_targets(family: str, last: int) -> None:
     """All losses of a study, own and truncated, in both ways, against sums by hand."""
     model = tiny_runs.model(family)
-    found = made(family, targets=f"last:{last}", lengths=LENGTHS, tau=0.05, layers=False)
+    result = made(family, targets=f"last:{last}", lengths=LENGTHS, tau=0.05, layers=False)
     cut = cut_windows(tiny_runs.TEXT, LENGTHS, QUICK["windows"], 0, tokenizer=model.tokenizer, context=model.context)
     for length in LENGTHS:
         windows = [window for window in cut if window.length == length]
         own = sum(by_hand(model, window, last) for window in windows) / len(windows)
-        rows = found.curve.filter(pl.col("length") == length)
+        rows = result.curve.filter(pl.col("length") == length)
         assert rows["baseline"].to_list() == pytest.approx([own] * rows.height, rel=1e-5)
         row = rows.filter(pl.col("n") == 2).row(0, named=True)
         with abbe.swap(model, SPECS[row["way"]].format(2)):
@@ -91,9 +91,9 @@ def test_which_targets_changes_capacity() -> None:
 
 def test_layers_are_scored_on_the_same_targets() -> None:
     model = tiny_runs.model()
-    found = made(targets="last:3", lengths=[16], tau=0.05, way="deletion", layer_windows=3)
+    result = made(targets="last:3", lengths=[16], tau=0.05, way="deletion", layer_windows=3)
     cut = cut_windows(tiny_runs.TEXT, [16], 3, 0, tokenizer=model.tokenizer, context=model.context)
-    row = found.curve.filter(pl.col("layer") == 1).row(0, named=True)
+    row = result.curve.filter(pl.col("layer") == 1).row(0, named=True)
     with abbe.swap(model, {"layers.1": SPECS["deletion"].format(row["n"])}):
         expected = sum(by_hand(model, window, 3) for window in cut) / 3
     assert row["loss"] == pytest.approx(expected, rel=1e-5)
@@ -152,14 +152,14 @@ def test_another_choice_is_another_study(tmp_path: Path) -> None:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(("targets", "words"), [("all", "all next tokens"), ("last:4", "the last 4 targets")])
 def test_every_place_says_which_targets(targets: str, words: str) -> None:
-    found = made(targets=targets, lengths=LENGTHS, layers=False)
+    result = made(targets=targets, lengths=LENGTHS, layers=False)
     console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(capacity_table(found))
+    console.print(capacity_table(result))
     assert words in " ".join(console.export_text().split())
-    assert words in " ".join(capacity_chart(found, "light")["title"]["subtitle"])
-    capacity_rule = next(one.rule for one in found.findings if one.topic == "capacity")
+    assert words in " ".join(capacity_chart(result, "light")["title"]["subtitle"])
+    capacity_rule = next(one.rule for one in result.findings if one.topic == "capacity")
     assert words in capacity_rule
-    assert found.as_json()["manifest"]["settings"]["targets"] == targets
+    assert result.as_json()["manifest"]["settings"]["targets"] == targets
 
 
 def test_the_command_passes_it_on(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,61 +27,61 @@ TIMED = ("time_ratio", "seconds")
 
 
 @pytest.fixture(scope="module")
-def found() -> Comparison:
+def comparison() -> Comparison:
     return made()
 
 
 # -- The whole --------------------------------------------------------------------------------------------------------
 
 
-def test_all_parts_are_there(found: Comparison) -> None:
-    assert found.table["normalizer"].to_list() == [BASELINE, "sparsemax", "topk:k=2"]
-    assert found.judgements["normalizer"].to_list() == ["sparsemax", "topk:k=2"]
-    assert row(found, "topk:k=2")["matched_heads"] == 0  # two keys cannot be as flat as these heads
-    assert row(found, BASELINE)["needle_gain"] is None
-    assert found.table["needle_gain"].null_count() == 1
+def test_all_parts_are_there(comparison: Comparison) -> None:
+    assert comparison.table["normalizer"].to_list() == [BASELINE, "sparsemax", "topk:k=2"]
+    assert comparison.judgements["normalizer"].to_list() == ["sparsemax", "topk:k=2"]
+    assert row(comparison, "topk:k=2")["matched_heads"] == 0  # two keys cannot be as flat as these heads
+    assert row(comparison, BASELINE)["needle_gain"] is None
+    assert comparison.table["needle_gain"].null_count() == 1
     gains = ("needle_gain", "needle_gain_low", "needle_gain_high")  # no interval without a changed answer
-    known = found.table.drop("sensitivity_theory", *gains).filter(pl.col("matched_heads") > 0)
+    known = comparison.table.drop("sensitivity_theory", *gains).filter(pl.col("matched_heads") > 0)
     assert known.height == 2
     assert known.null_count().sum_horizontal()[0] == 0
-    assert set(found.needle["kind"].drop_nulls()) == {"key-value", "needle"}
-    assert found.recommendation.topic == "recommendation"
-    told = [line.split(":")[0] for line in found.manifest["skipped"]]  # this text has 24 words
+    assert set(comparison.needle["kind"].drop_nulls()) == {"key-value", "needle"}
+    assert comparison.recommendation.topic == "recommendation"
+    reasons = [line.split(":")[0] for line in comparison.manifest["skipped"]]  # this text has 24 words
     needles = [f"needle prompts of {length} tokens" for length in (31, 31, 40, 40)]  # words, and decoys
-    assert told == ["key-value prompts of 40 tokens", *needles]
-    json.dumps(found.as_json(), allow_nan=False)
+    assert reasons == ["key-value prompts of 40 tokens", *needles]
+    json.dumps(comparison.as_json(), allow_nan=False)
 
 
-def test_losses_are_those_of_the_swapped_model(found: Comparison) -> None:
+def test_losses_are_those_of_the_swapped_model(comparison: Comparison) -> None:
     model = word_model()
     cut = cut_windows(TEXT, [40], 3, 0, tokenizer=model.tokenizer, context=model.context)
     own = window_losses(model, cut)
     with swap(model, "topk:k=2"):
         other = window_losses(model, cut)
-    assert row(found, BASELINE)["loss"] == pytest.approx(float(own.mean()), rel=1e-12)
-    assert row(found, "topk:k=2")["loss"] == pytest.approx(float(other.mean()), rel=1e-12)
-    assert row(found, "topk:k=2")["loss_change"] == pytest.approx(float((other - own).mean()), rel=1e-9)
-    assert row(found, "topk:k=2")["perplexity"] == pytest.approx(float(other.mean().exp()), rel=1e-9)
+    assert row(comparison, BASELINE)["loss"] == pytest.approx(float(own.mean()), rel=1e-12)
+    assert row(comparison, "topk:k=2")["loss"] == pytest.approx(float(other.mean()), rel=1e-12)
+    assert row(comparison, "topk:k=2")["loss_change"] == pytest.approx(float((other - own).mean()), rel=1e-9)
+    assert row(comparison, "topk:k=2")["perplexity"] == pytest.approx(float(other.mean().exp()), rel=1e-9)
 
 
 def test_softmax_swapped_in_changes_nothing() -> None:
-    found = made(normalizers=["softmax"])
-    own, same = row(found, BASELINE), row(found, "softmax")
+    result = made(normalizers=["softmax"])
+    own, same = row(result, BASELINE), row(result, "softmax")
     for name in ("loss_change", "loss_rise", "separable_gain"):
         assert same[name] == pytest.approx(0, abs=1e-5)
     for name in ("effective_tokens", "active", "zeros", "separability", "capacity", "sensitivity_ratio", "temperature"):
         assert same[name] == pytest.approx(own[name], rel=1e-3, abs=1e-9)
     assert same["capacity_ratio"] == pytest.approx(1, rel=1e-3)
-    assert not found.judgements["separates"][0]
-    assert not found.judgements["retrieves"][0]
+    assert not result.judgements["separates"][0]
+    assert not result.judgements["retrieves"][0]
 
 
 @pytest.mark.slow
-def test_same_seed_same_numbers(found: Comparison) -> None:
-    assert_frame_equal(made().table.drop(TIMED), found.table.drop(TIMED))
-    assert_frame_equal(made().needle, found.needle)
+def test_same_seed_same_numbers(comparison: Comparison) -> None:
+    assert_frame_equal(made().table.drop(TIMED), comparison.table.drop(TIMED))
+    assert_frame_equal(made().needle, comparison.needle)
     other = made(seed=5)
-    assert not other.table.drop(TIMED).equals(found.table.drop(TIMED))
+    assert not other.table.drop(TIMED).equals(comparison.table.drop(TIMED))
 
 
 @pytest.mark.quick(2)
@@ -89,13 +89,13 @@ def test_same_seed_same_numbers(found: Comparison) -> None:
 def test_every_kind_of_causal_model(family: str) -> None:
     """Grouped heads, sliding windows, soft caps, and sinks, which count as one more key."""
     quick = QUICK | {"length": 32, "windows": 2, "needle_lengths": [16], "normalizers": ["entmax:alpha=1.5"]}
-    found = compare(tiny_runs.model(family), tiny_runs.TEXT, **quick)
-    other = row(found, "entmax:alpha=1.5")
+    result = compare(tiny_runs.model(family), tiny_runs.TEXT, **quick)
+    other = row(result, "entmax:alpha=1.5")
     assert 0 < other["zeros"] < 1
-    assert other["active"] < row(found, BASELINE)["active"]
+    assert other["active"] < row(result, BASELINE)["active"]
     assert other["matched_heads"] > 0.5
-    assert found.needle.is_empty()  # bytes are no words
-    assert len(found.manifest["skipped"]) == 2
+    assert result.needle.is_empty()  # bytes are no words
+    assert len(result.manifest["skipped"]) == 2
 
 
 def test_every_normalizer_answers_the_same_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,17 +109,17 @@ def test_every_normalizer_answers_the_same_prompts(monkeypatch: pytest.MonkeyPat
         return right_from((8, 2, 8)[len(seen) - 1], prompts)
 
     monkeypatch.setattr(study, "margins", margins)
-    found = made()
+    result = made()
     count = len(seen[0])
     assert count > 8
     assert all(one is other for prompts in seen for one, other in zip(prompts, seen[0], strict=True))
-    assert row(found, "sparsemax")["needle_gain"] == pytest.approx(6 / count)
+    assert row(result, "sparsemax")["needle_gain"] == pytest.approx(6 / count)
     low, high = 2 * 0.025 ** (1 / 6) - 1, 1.0  # all six changed answers are gains
-    ends = [row(found, "sparsemax")[f"needle_gain_{end}"] for end in ("low", "high")]
+    ends = [row(result, "sparsemax")[f"needle_gain_{end}"] for end in ("low", "high")]
     assert ends == pytest.approx([low * 6 / count, high * 6 / count])
-    assert row(found, "topk:k=2")["needle_gain"] == 0
-    assert row(found, "topk:k=2")["needle_gain_low"] is None
-    assert found.judgements["retrieves"].to_list() == [True, False]
+    assert row(result, "topk:k=2")["needle_gain"] == 0
+    assert row(result, "topk:k=2")["needle_gain_low"] is None
+    assert result.judgements["retrieves"].to_list() == [True, False]
 
 
 @pytest.mark.slow
@@ -132,11 +132,11 @@ def test_from_six_windows_on_there_is_an_answer() -> None:
 
 
 def test_one_window_has_no_intervals_and_proves_nothing() -> None:
-    found = made(windows=1)
-    assert found.table["loss_low"].is_null().all()
-    assert found.table["capacity_high"].is_null().all()
-    assert not found.judgements["affordable"].any()
-    assert found.recommendation.sentence.startswith("Too few windows to judge")
+    result = made(windows=1)
+    assert result.table["loss_low"].is_null().all()
+    assert result.table["capacity_high"].is_null().all()
+    assert not result.judgements["affordable"].any()
+    assert result.recommendation.sentence.startswith("Too few windows to judge")
 
 
 # -- A folder ---------------------------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ MEASURES = ("loss", "active", "zeros", "separable", "capacity", "sensitivity", "
 LINE = "layers.1=sparsemax; layers.0.heads.0,2=topk:k=2"
 
 
-def numbers(found: Any, name: str) -> list[float]:
-    return [math.nan if (value := row(found, name)[measure]) is None else value for measure in MEASURES]
+def numbers(result: Any, name: str) -> list[float]:
+    return [math.nan if (value := row(result, name)[measure]) is None else value for measure in MEASURES]
 
 
 def saved(path: Path, what: Any) -> str:
@@ -29,21 +29,21 @@ def saved(path: Path, what: Any) -> str:
 
 
 def test_patterns_that_name_all_heads_are_the_spec() -> None:
-    found = made(normalizers=["sparsemax", "*=sparsemax", "layers.0=sparsemax; layers.1=sparsemax"])
-    for name in found.table["normalizer"].to_list()[2:]:
-        assert numbers(found, name) == pytest.approx(numbers(found, "sparsemax"), nan_ok=True)
-        assert row(found, name)["sensitivity_theory"] is None
-    assert row(found, "sparsemax")["sensitivity_theory"] is not None
+    comparison = made(normalizers=["sparsemax", "*=sparsemax", "layers.0=sparsemax; layers.1=sparsemax"])
+    for name in comparison.table["normalizer"].to_list()[2:]:
+        assert numbers(comparison, name) == pytest.approx(numbers(comparison, "sparsemax"), nan_ok=True)
+        assert row(comparison, name)["sensitivity_theory"] is None
+    assert row(comparison, "sparsemax")["sensitivity_theory"] is not None
 
 
 def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
     mapping = {"layers.1": "sparsemax", "layers.0.heads.0,2": "topk:k=2"}
     file = saved(tmp_path / "part.safetensors", mapping)
-    found = made(normalizers=[mapping, file])
-    assert found.table["normalizer"].to_list() == ["baseline", LINE, file]
-    assert numbers(found, LINE) == pytest.approx(numbers(found, file), nan_ok=True)
+    comparison = made(normalizers=[mapping, file])
+    assert comparison.table["normalizer"].to_list() == ["baseline", LINE, file]
+    assert numbers(comparison, LINE) == pytest.approx(numbers(comparison, file), nan_ok=True)
     own, part, whole = (row(one, name)["active"] for one, name in (
-        (found, "baseline"), (found, LINE), (made(normalizers="sparsemax"), "sparsemax")
+        (comparison, "baseline"), (comparison, LINE), (made(normalizers="sparsemax"), "sparsemax")
     ))  # fmt: skip
     assert whole < part < own
 
@@ -58,10 +58,10 @@ def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
 @pytest.mark.slow
 def test_a_file_is_not_calibrated_again(tmp_path: Path) -> None:
     file = saved(tmp_path / "part.safetensors", "sparsemax")
-    found = made(normalizers=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")
+    comparison = made(normalizers=[file, "layers.0=topk:k=2"], calibrate=True, folder=tmp_path / "out")
     line = "layers.0=topk:k=2"
-    assert found.table["normalizer"].to_list() == ["baseline", file, line, f"{line}, calibrated"]
-    assert row(found, f"{line}, calibrated")["loss"] is not None
+    assert comparison.table["normalizer"].to_list() == ["baseline", file, line, f"{line}, calibrated"]
+    assert row(comparison, f"{line}, calibrated")["loss"] is not None
 
 
 def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> None:

@@ -38,18 +38,18 @@ def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest
         return SimpleNamespace(file=path, manifest={"skipped": [f"too little of {normalizer}"]})
 
     monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
-    found = made(calibrate=True)
-    names = found.table["normalizer"].to_list()
+    comparison = made(calibrate=True)
+    names = comparison.table["normalizer"].to_list()
     assert names == [BASELINE, "sparsemax", "sparsemax, calibrated", "topk:k=2", "topk:k=2, calibrated"]
     same = [*("loss", "active", "capacity", "separable", "sensitivity", "needle_margin")]
-    one, two = row(found, "sparsemax, calibrated"), row(found, "topk:k=2")
+    one, two = row(comparison, "sparsemax, calibrated"), row(comparison, "topk:k=2")
     assert [one[name] for name in same] == pytest.approx([two[name] for name in same])
     assert [spec for spec, _ in asked] == ["sparsemax", "topk:k=2"]
-    assert row(found, "sparsemax")["sensitivity_theory"] is not None
+    assert row(comparison, "sparsemax")["sensitivity_theory"] is not None
     assert one["sensitivity_theory"] is None
     assert asked[0][1].content == halves(TEXT)[0].content
-    told = [why for why in found.manifest["skipped"] if "too little" in why]
-    assert told == [f"{spec}, calibrated: too little of {spec}" for spec in ("sparsemax", "topk:k=2")]
+    reasons = [why for why in comparison.manifest["skipped"] if "too little" in why]
+    assert reasons == [f"{spec}, calibrated: too little of {spec}" for spec in ("sparsemax", "topk:k=2")]
 
 
 def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,17 +71,17 @@ def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytes
     monkeypatch.setattr(study, "windows_for", windows_for)
     monkeypatch.setattr(study, "PromptMaker", Maker)
     text = abbe.Text(TEXT.name, TEXT.content[:2400])  # too short for so many windows
-    found = compare(word_model(), text, **(QUICK | {"calibrate": True, "normalizers": "sparsemax", "windows": 8}))
+    comparison = compare(word_model(), text, **(QUICK | {"calibrate": True, "normalizers": "sparsemax", "windows": 8}))
     first, second = halves(text)
     assert [text.content for text in read] == [second.content] * 2
     tokenizer = word_model().tokenizer
-    for place, window in zip(found.manifest["windows"], cut, strict=True):
+    for place, window in zip(comparison.manifest["windows"], cut, strict=True):
         assert len(first.content) <= place["start"] < place["end"] <= len(text.content)
         tokens = tokenizer(text.content[place["start"] : place["end"]], add_special_tokens=False)["input_ids"]
         assert tokens == window.tokens.tolist()
-    assert any("windows, because words, second half has only" in why for why in found.manifest["skipped"])
-    assert any("stand in words, second half as whole words" in why for why in found.manifest["skipped"])
-    assert any(why.startswith("sparsemax, calibrated: length 40") for why in found.manifest["skipped"])
+    assert any("windows, because words, second half has only" in why for why in comparison.manifest["skipped"])
+    assert any("stand in words, second half as whole words" in why for why in comparison.manifest["skipped"])
+    assert any(why.startswith("sparsemax, calibrated: length 40") for why in comparison.manifest["skipped"])
 
 
 @pytest.mark.parametrize(

@@ -40,21 +40,21 @@ def record(full: list[float], points: dict[str, list[float]], untouched: int = 4
 def test_paired_differences_by_hand() -> None:
     own = [4.0, 5.0, 3.0, 4.0, 4.5, 3.5, 4.0, 4.0]
     change = torch.tensor([0.2, 0.4, 0.6, 0.4, 0.1, 0.7, 0.3, 0.5], dtype=torch.float64)
-    found = losses({"loss": (torch.tensor(own) + change).tolist()}, {"loss": own}, SETTINGS)
+    paired = losses({"loss": (torch.tensor(own) + change).tolist()}, {"loss": own}, SETTINGS)
     ends = [float(end) for end in bootstrap_interval(change, 0.95, 400, 0)]
-    assert found["loss_change"] == pytest.approx((0.4, *ends))
-    assert found["loss_rise"][0] == pytest.approx(0.1)
+    assert paired["loss_change"] == pytest.approx((0.4, *ends))
+    assert paired["loss_rise"][0] == pytest.approx(0.1)
     counts = resampled_counts(8, 400, 0)
     ratios = (counts @ change / (counts @ torch.tensor(own, dtype=torch.float64))).numpy()
     tail = expanded_tail(8, 0.95)
     assert tail < 0.02
-    assert found["loss_rise"][1:] == pytest.approx((np.quantile(ratios, tail), np.quantile(ratios, 1 - tail)))
-    assert found["perplexity"][0] == pytest.approx(torch.tensor(4.4).exp().item())
+    assert paired["loss_rise"][1:] == pytest.approx((np.quantile(ratios, tail), np.quantile(ratios, 1 - tail)))
+    assert paired["perplexity"][0] == pytest.approx(torch.tensor(4.4).exp().item())
 
 
 def test_a_loss_that_is_not_finite_is_null_not_left_out() -> None:
-    found = losses({"loss": [4.0, None, 3.0]}, {"loss": [4.0, 5.0, 3.0]}, SETTINGS)
-    assert all(math.isnan(x) for x in found["loss_rise"])
+    paired = losses({"loss": [4.0, None, 3.0]}, {"loss": [4.0, 5.0, 3.0]}, SETTINGS)
+    assert all(math.isnan(x) for x in paired["loss_rise"])
 
 
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "sigmoid"])
@@ -62,8 +62,8 @@ def test_truncated_keeps_the_largest_and_the_sum(spec: str) -> None:
     logits = torch.randn(2, 3, 9, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     logits[..., 7] = -torch.inf
     full = normalizer(spec)(logits)
-    found = Truncated(normalizer(spec), 3)(logits)
-    for before, after in zip(full.view(-1, 9), found.view(-1, 9), strict=True):
+    weights = Truncated(normalizer(spec), 3)(logits)
+    for before, after in zip(full.view(-1, 9), weights.view(-1, 9), strict=True):
         largest = sorted(range(9), key=lambda key: -before[key])[:3]
         kept = sum(float(before[key]) for key in largest)
         for key in range(9):
@@ -71,16 +71,16 @@ def test_truncated_keeps_the_largest_and_the_sum(spec: str) -> None:
             assert float(after[key]) == pytest.approx(expected, abs=1e-12)
     assert torch.equal(Truncated(normalizer(spec), 9)(logits), full)
     if spec == "softmax":
-        torch.testing.assert_close(found, normalizer("topk:k=3")(logits))
+        torch.testing.assert_close(weights, normalizer("topk:k=3")(logits))
 
 
 def test_truncated_softmax_is_top_k() -> None:
     model = word_model()
     cut = cut_windows(TEXT, [40], 2, 0, tokenizer=model.tokenizer)
     with swap(model, truncated_rules(model, "softmax", 3)):
-        found = window_losses(model, cut)
+        cut_losses = window_losses(model, cut)
     with swap(model, "topk:k=3"):
-        torch.testing.assert_close(found, window_losses(model, cut), rtol=1e-6, atol=1e-6)
+        torch.testing.assert_close(cut_losses, window_losses(model, cut), rtol=1e-6, atol=1e-6)
 
 
 def test_capacity_by_hand() -> None:
@@ -141,11 +141,11 @@ def test_the_largest_weights_of_top_k_are_those_of_softmax() -> None:
     """So its capacity is the same where it is well below k, whatever all k of them cost."""
     model = word_model()
     cut = cut_windows(TEXT, [40], 2, 0, tokenizer=model.tokenizer)
-    found = []
+    largest = []
     for spec in ("softmax", "topk:k=8"):
         with swap(model, truncated_rules(model, spec, 4)):
-            found.append(window_losses(model, cut))
-    torch.testing.assert_close(*found, rtol=1e-6, atol=1e-6)
+            largest.append(window_losses(model, cut))
+    torch.testing.assert_close(*largest, rtol=1e-6, atol=1e-6)
 
 
 def test_capacities_take_windows_in_pairs() -> None:
@@ -202,8 +202,8 @@ def test_the_ends_of_a_mean_a_ratio_and_a_capacity() -> None:
     own = torch.tensor([2.0, 3.0, 2.0, 7.0, 1.0, 5.0, 4.0, 3.0], dtype=torch.float64)
     counts = resampled_counts(8, 400, 0)
     assert tables._mean(mine, SETTINGS)[1:] == pytest.approx(ends_of(counts @ mine / 8, 8))
-    found = tables._sensitivities({"alternative": mine.tolist(), "baseline": own.tolist()}, SETTINGS)
-    assert found["sensitivity_ratio"][1:] == pytest.approx(ends_of(counts @ mine / (counts @ own), 8))
+    numbers = tables._sensitivities({"alternative": mine.tolist(), "baseline": own.tolist()}, SETTINGS)
+    assert numbers["sensitivity_ratio"][1:] == pytest.approx(ends_of(counts @ mine / (counts @ own), 8))
     full = torch.full((8,), 4.0, dtype=torch.float64)
     records = [
         record(full.tolist(), {str(n): (full * (1 + x / (200 * n))).tolist() for n in (1, 2, 4, 8)})

@@ -41,9 +41,9 @@ def test_the_profiler_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPat
 
 def test_costs_of_every_contender() -> None:
     model, passes = word_model(), []
-    found = costs(model, TEXT_TOKENS, {BASELINE: None, "sparsemax": "sparsemax"}, lambda: passes.append(1))
-    assert set(found["seconds"]) == set(found["megabytes"]) == {BASELINE, "sparsemax"}
-    assert min(found["seconds"].values()) > 0
+    measured = costs(model, TEXT_TOKENS, {BASELINE: None, "sparsemax": "sparsemax"}, lambda: passes.append(1))
+    assert set(measured["seconds"]) == set(measured["megabytes"]) == {BASELINE, "sparsemax"}
+    assert min(measured["seconds"].values()) > 0
     assert len(passes) == 10
     assert not hasattr(model.network, "abbe_normalizers")  # restored
 

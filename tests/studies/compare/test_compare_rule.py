@@ -85,7 +85,7 @@ def test_the_allowed_loss_is_one_percent() -> None:
     assert judge(table(edge=FEWER | {"loss_rise_high": 0.01}), 8, 0.95)[0]["helps"][0]
 
 
-def test_telling_more_apart_is_told_but_is_no_reason() -> None:
+def test_more_separability_is_reported_but_is_no_reason() -> None:
     judged, finding = judge(table(sparse=SPARSE), 8, 0.95)
     assert judged["separates"][0]
     assert not judged["helps"][0]
@@ -150,8 +150,8 @@ def test_the_rule_and_the_documents_tell_one_coverage() -> None:
     docs = Path(__file__).parents[3] / "docs" / "explanation"
     words = "90 to 93 % of cases from 8 windows and 91 to 92 % from 6, but in 84 to 87 % from 4 and 49 % from 2"
     assert words in rule(0.95)
-    told = " ".join((docs / "comparing.md").read_text(encoding="utf-8").split())
-    assert "90 to 93 % from 8 windows, 91 to 92 % from 6, 84 to 87 % from 4 and 49 % from 2" in told
+    text = " ".join((docs / "comparing.md").read_text(encoding="utf-8").split())
+    assert "90 to 93 % from 8 windows, 91 to 92 % from 6, 84 to 87 % from 4 and 49 % from 2" in text
     lines = (docs / "intervals.md").read_text(encoding="utf-8").splitlines()
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in lines if line.count("|") == 11}
     for place, windows in enumerate(rows["windows"]):
@@ -162,7 +162,7 @@ def test_the_rule_and_the_documents_tell_one_coverage() -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("windows", "expected"), COVERAGE.items())
-def test_the_coverage_that_is_told_was_measured(windows: int, expected: tuple[float, float]) -> None:
+def test_the_coverage_that_is_reported_was_measured(windows: int, expected: tuple[float, float]) -> None:
     """By many means of skewed and of normal numbers, within the noise."""
     generator = np.random.default_rng(windows)
     skewed = np.exp(0.5 * generator.normal(size=(windows, 4000))) - math.exp(0.125)

@@ -53,13 +53,13 @@ def test_readings_of_a_swapped_model_by_brute_force() -> None:
     settings = CompareSettings(as_alternatives("sparsemax"), 40, 1, 40, 0.05, (31,), 1, False, 0, 0.95, 50)
     with swap(model, "sparsemax") as swapped:
         swapped.listen(hear)
-        found = SwapReader(model, swapped, settings.reading()).read(window)
+        reading = SwapReader(model, swapped, settings.reading()).read(window)
         loss = float(window_losses(model, [window])[0])
     assert len(heads) >= 8
     for name in ("active", "zeros", "effective_tokens"):
         expected = sum(head[name] for head in heads[:8]) / 8  # two layers of four heads, in the first pass
-        assert found[name] == pytest.approx(expected, rel=1e-5)
-    assert found["loss"] == pytest.approx(loss, rel=1e-9)
+        assert reading[name] == pytest.approx(expected, rel=1e-5)
+    assert reading["loss"] == pytest.approx(loss, rel=1e-9)
 
 
 # -- Sensitivity at equal selectivity ---------------------------------------------------------------------------------
@@ -139,15 +139,15 @@ def test_of_several_roots_the_one_nearest_one_is_taken(roots: tuple[float, ...],
     def sharpness(at: torch.Tensor) -> torch.Tensor:
         return 1 + slope * torch.stack([at - root for root in roots]).prod(0)
 
-    found, matched = matched_wavy(sharpness)
+    scale, matched = matched_wavy(sharpness)
     assert matched
-    assert found == pytest.approx(roots[0], abs=3e-4)
+    assert scale == pytest.approx(roots[0], abs=3e-4)
 
 
 def test_a_number_that_jumps_over_the_target_is_not_matched() -> None:
-    found, matched = matched_wavy(lambda at: torch.where(at < 0.7, 0.5, 3.0))
+    scale, matched = matched_wavy(lambda at: torch.where(at < 0.7, 0.5, 3.0))
     assert not matched
-    assert found == pytest.approx(0.7, abs=3e-4)
+    assert scale == pytest.approx(0.7, abs=3e-4)
 
 
 def test_near_without_a_root_is_not_matched_and_stays() -> None:
@@ -166,10 +166,10 @@ def test_a_head_that_is_as_selective_already_stays() -> None:
 def test_baseline_logits_are_of_eight_queries_of_eight_windows_from_all_over_the_text() -> None:
     model = word_model()
     cut = cut_windows(TEXT, [16], 15, 0, tokenizer=model.tokenizer)
-    found = baseline_logits(model, cut, SETTINGS.reading())
-    assert [part.shape for part in found.values()] == [(4, 8, 8, 16)] * 2
+    logits = baseline_logits(model, cut, SETTINGS.reading())
+    assert [part.shape for part in logits.values()] == [(4, 8, 8, 16)] * 2
     every_other = baseline_logits(model, cut[::2], SETTINGS.reading())
-    for path, part in found.items():
+    for path, part in logits.items():
         assert torch.equal(part, every_other[path])
 
 
@@ -183,18 +183,18 @@ def test_heads_that_cannot_be_so_flat_are_left_out() -> None:
     groups = {"layer": [SimpleNamespace(heads=(0, 1, 2), normalizer=normalizer("topk:k=4"))]}
     window = SimpleNamespace(length=30, index=0)
     settings = SETTINGS.reading()
-    found = at_equal_selectivity({"layer": logits}, groups, settings, window)  # type: ignore[arg-type]
+    numbers = at_equal_selectivity({"layer": logits}, groups, settings, window)  # type: ignore[arg-type]
     reachable = int((effective_tokens(normalizer("softmax"), logits) <= 4).sum())
-    assert found["heads"] == 3
-    assert found["matched"] == reachable < 3
-    assert len(found["alternative"]) == (2 if reachable else 0)
+    assert numbers["heads"] == 3
+    assert numbers["matched"] == reachable < 3
+    assert len(numbers["alternative"]) == (2 if reachable else 0)
 
 
 def test_sensitivity_is_the_spectral_norm_at_that_temperature() -> None:
     logits = random_logits(2)[:, :1, :1]
     groups = {"layer": [SimpleNamespace(heads=(0, 1), normalizer=normalizer("sparsemax"))]}
     window = SimpleNamespace(length=30, index=0)
-    found = at_equal_selectivity({"layer": logits}, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
+    numbers = at_equal_selectivity({"layer": logits}, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
     target = effective_tokens(normalizer("softmax"), logits)
     temperature, matched = matched_temperatures(normalizer("sparsemax"), logits, target)
     norms = []
@@ -203,10 +203,10 @@ def test_sensitivity_is_the_spectral_norm_at_that_temperature() -> None:
         jacobian = normalizer("sparsemax").jacobian(row) / temperature[head]
         norms.append(float(torch.linalg.matrix_norm(jacobian, 2)))
     assert matched.all()
-    assert found["alternative"] == pytest.approx([sum(norms) / 2], rel=1e-4)
+    assert numbers["alternative"] == pytest.approx([sum(norms) / 2], rel=1e-4)
     softmax = [normalizer("softmax").jacobian(logits[head, 0, 0].double()) for head in range(2)]
     own = sum(float(torch.linalg.matrix_norm(jacobian, 2)) for jacobian in softmax) / 2
-    assert found["baseline"] == pytest.approx([own], rel=1e-4)
+    assert numbers["baseline"] == pytest.approx([own], rel=1e-4)
 
 
 def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
@@ -218,12 +218,12 @@ def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
         "second": [SimpleNamespace(heads=(0, 1, 2, 3), normalizer=None)],
     }
     window = SimpleNamespace(length=30, index=0)
-    found = at_equal_selectivity(logits, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
+    numbers = at_equal_selectivity(logits, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
     swapped = logits["first"][[1, 3]]
     temperature, matched = matched_temperatures(sparse, swapped, effective_tokens(normalizer("softmax"), swapped))
     assert matched.all()
-    assert (found["heads"], found["matched"]) == (2, 2)
-    assert found["temperature"] == pytest.approx(float(temperature.prod().sqrt()))
+    assert (numbers["heads"], numbers["matched"]) == (2, 2)
+    assert numbers["temperature"] == pytest.approx(float(temperature.prod().sqrt()))
 
     def by_hand(spec: str, window: int, at: list[float]) -> float:
         jacobians = [
@@ -231,17 +231,17 @@ def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
             for head, t in zip((1, 3), at, strict=True)
             for queries in logits["first"][head, window].double()
         ]
-        return sum(float(torch.linalg.matrix_norm(found, 2)) / t for found, t in jacobians) / len(jacobians)
+        return sum(float(torch.linalg.matrix_norm(jacobian, 2)) / t for jacobian, t in jacobians) / len(jacobians)
 
     at = temperature.tolist()
-    assert found["alternative"] == pytest.approx([by_hand("sparsemax", w, at) for w in (0, 1)], rel=1e-3)
-    assert found["baseline"] == pytest.approx([by_hand("softmax", w, [1.0, 1.0]) for w in (0, 1)], rel=1e-3)
+    assert numbers["alternative"] == pytest.approx([by_hand("sparsemax", w, at) for w in (0, 1)], rel=1e-3)
+    assert numbers["baseline"] == pytest.approx([by_hand("softmax", w, [1.0, 1.0]) for w in (0, 1)], rel=1e-3)
 
 
 def test_no_swapped_head_that_matches_gives_no_number() -> None:
-    found = made_of("layers.0=relu")
-    assert found["matched_heads"] == 0
-    assert found["sensitivity_ratio"] is None
+    numbers = made_of("layers.0=relu")
+    assert numbers["matched_heads"] == 0
+    assert numbers["sensitivity_ratio"] is None
     assert made_of("layers.0.heads.1,3=sparsemax")["matched_heads"] == 1
 
 
@@ -260,7 +260,7 @@ def test_normalizers_that_jump_are_marked(line: str, jumps: bool) -> None:
     assert row(comparison, "baseline")["jumps"] is False
 
 
-def test_theory_is_told_where_there_is_one() -> None:
+def test_theory_is_reported_where_there_is_one() -> None:
     expected = abbe.bounds.sensitivity_at_equal_selectivity("entmax15", 512)
     assert theory("entmax:alpha=1.5", 512) == pytest.approx(float(expected))
     assert theory("topk:k=32", 512) is None
@@ -271,15 +271,15 @@ def test_every_head_is_spread_by_its_own_value() -> None:
     logits = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     made = normalizer("scaled:of=softmax,t=-1/0.5/1,learn=true").double()
     with torch.no_grad():
-        found = _weights(made, logits)
+        weights = _weights(made, logits)
         for head, t in enumerate((-1.0, 0.5, 1.0)):
-            torch.testing.assert_close(found[head], normalizer(f"scaled:of=softmax,t={t}")(logits[head]))
+            torch.testing.assert_close(weights[head], normalizer(f"scaled:of=softmax,t={t}")(logits[head]))
 
 
 def test_baseline_logits_hold_the_sink_as_their_first_key() -> None:
     model = tiny_runs.model("gpt-oss")
-    found = baseline_logits(model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading())
+    logits = baseline_logits(model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading())
     sinks = [layer.self_attn.sinks.detach() for layer in model.network.model.layers]
-    for part, sink in zip(found.values(), sinks, strict=True):
+    for part, sink in zip(logits.values(), sinks, strict=True):
         assert part.shape == (4, 2, 8, 17)
         torch.testing.assert_close(part[..., 0], sink[:, None, None].expand(4, 2, 8))

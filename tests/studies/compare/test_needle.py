@@ -83,57 +83,57 @@ SENTENCE = 11  # tokens: 8 that begin it, its word and 2 behind
 
 @cache
 def ids(text: str) -> list[int]:
-    found: list[int] = word_tokenizer()(text, add_special_tokens=False)["input_ids"]
-    return found
+    numbers: list[int] = word_tokenizer()(text, add_special_tokens=False)["input_ids"]
+    return numbers
 
 
 def planted(prompt: Prompt) -> tuple[list[int], dict[int, tuple[int, int]]]:
     """The user's text in a needle prompt, and after how many of its tokens which word stands for which key."""
     begin, middle, end = (ids(part) for part in ("\nRemember: the word for", " is", ".\n"))
-    tokens, hay, found = prompt.tokens.tolist()[:-8], [], {}
+    tokens, hay, needles = prompt.tokens.tolist()[:-8], [], {}
     while tokens:
         if tokens[:6] == begin:
             key, word = tokens[6], tokens[8]
             assert tokens[:SENTENCE] == [*begin, key, *middle, word, *end]
-            found[key] = len(hay), word
+            needles[key] = len(hay), word
             tokens = tokens[SENTENCE:]
         else:
             hay.append(tokens.pop(0))
     assert prompt.tokens[-8:].tolist() == [*begin, int(prompt.tokens[-2]), *middle]
-    return hay, found
+    return hay, needles
 
 
 def test_needles_stand_at_their_depth_in_the_text(prompts: list[Prompt]) -> None:
     text = ids(TEXT.content)
     for prompt in of_kind(prompts, "needle"):
-        hay, found = planted(prompt)
-        place, word = found[int(prompt.tokens[-2])]  # the key that is asked for
+        hay, needles = planted(prompt)
+        place, word = needles[int(prompt.tokens[-2])]  # the key that is asked for
         assert word == prompt.answer
         assert place == round(prompt.depth * len(hay))
         assert any(text[start : start + len(hay)] == hay for start in range(len(text) - len(hay) + 1))
         assert len(prompt.candidates) == CANDIDATES
-        assert not set(prompt.candidates) & {*hay, *found}
+        assert not set(prompt.candidates) & {*hay, *needles}
 
 
 def test_decoys_stand_at_other_depths_and_their_words_are_candidates(prompts: list[Prompt]) -> None:
     for prompt in of_kind(prompts, "needle"):
-        hay, found = planted(prompt)
-        words = {word for _, word in found.values()}
-        assert len(found) == len(words) == 1 + DECOYS == 4
+        hay, needles = planted(prompt)
+        words = {word for _, word in needles.values()}
+        assert len(needles) == len(words) == 1 + DECOYS == 4
         assert words == set(prompt.candidates) & set(prompt.tokens.tolist())
-        assert len({place for place, _ in found.values()}) == 4
-        assert {place for place, _ in found.values()} <= {round(depth * len(hay)) for depth in DEPTHS}
+        assert len({place for place, _ in needles.values()}) == 4
+        assert {place for place, _ in needles.values()} <= {round(depth * len(hay)) for depth in DEPTHS}
 
 
 @pytest.mark.parametrize(("length", "decoys"), [(27, 0), (33, 0), (34, 1), (44, 1), (45, 2), (56, 3)])
 def test_short_prompts_have_fewer_decoys_and_tell(length: int, decoys: int) -> None:
     """One sentence and the question are 19 tokens; with decoys 4 tokens of text stand between them."""
     made = maker()
-    found = of_kind(made.make((length,), 1), "needle")
-    assert {len(planted(prompt)[1]) for prompt in found} == {1 + decoys}
-    told = [why for why in made.skipped if "decoys" in why]
+    all_prompts = of_kind(made.make((length,), 1), "needle")
+    assert {len(planted(prompt)[1]) for prompt in all_prompts} == {1 + decoys}
+    reasons = [why for why in made.skipped if "decoys" in why]
     short = f"needle prompts of {length} tokens: {decoys} of 3 decoys have room"
-    assert told == ([short] if decoys < 3 else [])
+    assert reasons == ([short] if decoys < 3 else [])
 
 
 def test_where_a_word_stands_does_not_tell_that_it_is_right() -> None:
@@ -165,9 +165,9 @@ def test_a_model_that_copies_is_always_right(prompts: list[Prompt]) -> None:
 
 def test_a_model_that_guesses_is_right_by_chance() -> None:
     prompts = [*maker().make((31,), 40), *maker(seed=1).make((31,), 40), *maker(seed=2).make((60,), 40)]
-    found = margins(model(Guesser), prompts)
+    values = margins(model(Guesser), prompts)
     for kind in KINDS:
-        right = [margin > 0 for margin, prompt in zip(found, prompts, strict=True) if prompt.kind == kind]
+        right = [margin > 0 for margin, prompt in zip(values, prompts, strict=True) if prompt.kind == kind]
         chances = [prompt.chance for prompt in of_kind(prompts, kind)]
         spread = math.sqrt(sum(p * (1 - p) for p in chances))
         assert abs(sum(right) - sum(chances)) < 3.5 * spread
@@ -183,20 +183,20 @@ def test_a_tie_is_not_right() -> None:
 
 
 def test_batches_hold_one_length_and_all_prompts_in_order(prompts: list[Prompt]) -> None:
-    found = batches(prompts)
-    assert [prompt for batch in found for prompt in batch] == prompts
-    assert all(len({prompt.length for prompt in batch}) == 1 for batch in found)
-    assert all(len(batch) * batch[0].length <= 4096 for batch in found)
-    assert len(found) < len(prompts) / 4
+    groups = batches(prompts)
+    assert [prompt for batch in groups for prompt in batch] == prompts
+    assert all(len({prompt.length for prompt in batch}) == 1 for batch in groups)
+    assert all(len(batch) * batch[0].length <= 4096 for batch in groups)
+    assert len(groups) < len(prompts) / 4
     seen: list[int] = []
     margins(model(Guesser), prompts[:7], seen.append)
     assert sum(seen) == 7
 
 
-def test_what_cannot_be_made_is_told() -> None:
+def test_what_cannot_be_made_is_reported() -> None:
     made = maker(Text("short", " ".join(WORDS[:30])))
-    found = made.make((4, 128, 4000), 1)
-    assert {(prompt.kind, prompt.length) for prompt in found} == {("key-value", 128)}
+    all_prompts = made.make((4, 128, 4000), 1)
+    assert {(prompt.kind, prompt.length) for prompt in all_prompts} == {("key-value", 128)}
     assert len(made.skipped) == 6  # with that of the words of the vocabulary
     assert "needle prompts of 128 tokens: short has only 30 tokens" in made.skipped
     assert any(
@@ -228,34 +228,34 @@ def test_words_are_those_that_the_text_has_twice() -> None:
     tokens = plain_words(word_tokenizer())
     often, seldom = WORDS[:300], WORDS[300:320]
     made = maker(Text("rich", " ".join([*often, *seldom, *often])))
-    found = made.make((64,), 2)
+    all_prompts = made.make((64,), 2)
     assert made.skipped == []
-    assert len(found) == len(KINDS) * len(DEPTHS) * 2
+    assert len(all_prompts) == len(KINDS) * len(DEPTHS) * 2
     for kind in KINDS:
-        assert words_of(of_kind(found, kind)) <= set(tokens[:300])
+        assert words_of(of_kind(all_prompts, kind)) <= set(tokens[:300])
 
 
 def test_words_that_the_text_has_once_are_taken_when_there_are_no_more() -> None:
     made = maker(Text("poor", " ".join([*WORDS[:200], *WORDS[:5]])))
-    found = made.make((64,), 1)
+    all_prompts = made.make((64,), 1)
     assert made.skipped == []
-    assert words_of(found) <= set(plain_words(word_tokenizer())[:200])
-    assert len(words_of(found)) > 5
+    assert words_of(all_prompts) <= set(plain_words(word_tokenizer())[:200])
+    assert len(words_of(all_prompts)) > 5
 
 
-def test_too_few_words_in_the_text_are_told_and_the_vocabulary_is_taken() -> None:
+def test_too_few_words_in_the_text_are_reported_and_the_vocabulary_is_taken() -> None:
     made = maker(Text("bare", " ".join(WORDS[:10] * 20)))
-    found = made.make((64,), 1)
+    all_prompts = made.make((64,), 1)
     why = "words of the whole vocabulary, because only 10 of them stand in bare as whole words"
     assert made.skipped == [f"{kind} prompts of 64 tokens: {why}" for kind in KINDS]
-    assert len(found) == len(KINDS) * len(DEPTHS)
+    assert len(all_prompts) == len(KINDS) * len(DEPTHS)
 
 
 def test_plain_words_are_whole_and_not_special() -> None:
     tokenizer = word_tokenizer()
-    found = tokenizer.convert_ids_to_tokens(plain_words(tokenizer))
-    assert found[: len(WORDS)] == [f"\u2581{word}" for word in WORDS]
-    assert set(found[len(WORDS) :]) == {"\u2581the", "\u2581word", "\u2581for"}  # not "is": two letters
+    words = tokenizer.convert_ids_to_tokens(plain_words(tokenizer))
+    assert words[: len(WORDS)] == [f"\u2581{word}" for word in WORDS]
+    assert set(words[len(WORDS) :]) == {"\u2581the", "\u2581word", "\u2581for"}  # not "is": two letters
     assert plain_words(small_tokenizers.encoder_tokenizer()) == []
 
 
@@ -269,9 +269,9 @@ def test_wilson_solves_the_score_test(right: int, total: int) -> None:
 
 
 def test_the_numbers_of_a_cell() -> None:
-    found = cell_numbers([1.0, -2.0, 4.0, 0.0], 0.95, 200, 0)
-    assert (found["prompts"], found["accuracy"], found["margin"]) == (4, 0.5, 0.75)
-    assert -2 <= found["margin_low"] < 0.75 < found["margin_high"] <= 4
+    numbers = cell_numbers([1.0, -2.0, 4.0, 0.0], 0.95, 200, 0)
+    assert (numbers["prompts"], numbers["accuracy"], numbers["margin"]) == (4, 0.5, 0.75)
+    assert -2 <= numbers["margin_low"] < 0.75 < numbers["margin_high"] <= 4
     assert cell_numbers([1.0], 0.95, 50, 0)["margin_low"] is None
 
 
@@ -304,13 +304,13 @@ def test_gains_are_over_the_baseline_on_the_prompts_of_the_cell(prompts: list[Pr
         (pl.col("normalizer") == "other") & (pl.col("kind") == "needle") & pl.col("length").is_null()
         & pl.col("depth").is_not_null()
     )  # fmt: skip
-    found = {depth: tuple(ends) for depth, *ends in by_depth.select("depth", "gain", "gain_low", "gain_high").rows()}
-    assert found[0.5] == (0.0, None, None)
+    gains = {depth: tuple(ends) for depth, *ends in by_depth.select("depth", "gain", "gain_low", "gain_high").rows()}
+    assert gains[0.5] == (0.0, None, None)
     count = len(LENGTHS) * 3  # prompts of a depth
     for depth, changed, sign in ((0.0, count * 2 // 3, -1), (1.0, count // 3, 1)):
         narrow = (2 * 0.025 ** (1 / changed) - 1) * changed / count
         expected = sorted((sign * narrow, sign * changed / count))
-        assert found[depth] == pytest.approx((sign * changed / count, *expected))
+        assert gains[depth] == pytest.approx((sign * changed / count, *expected))
 
 
 def test_an_answer_without_a_margin_is_wrong() -> None:
@@ -319,8 +319,8 @@ def test_an_answer_without_a_margin_is_wrong() -> None:
 
 @pytest.mark.parametrize(("length", "pairs"), [(6, 0), (7, 2), (9, 2), (10, 3)])
 def test_a_key_value_prompt_has_two_pairs_or_more(length: int, pairs: int) -> None:
-    found = of_kind(maker().make((length,), 1), "key-value")
-    assert {len(prompt.candidates) for prompt in found} == ({pairs} if pairs else set())
+    all_prompts = of_kind(maker().make((length,), 1), "key-value")
+    assert {len(prompt.candidates) for prompt in all_prompts} == ({pairs} if pairs else set())
 
 
 def test_a_needle_prompt_needs_a_word_for_each_candidate_and_key() -> None:
@@ -329,6 +329,6 @@ def test_a_needle_prompt_needs_a_word_for_each_candidate_and_key() -> None:
     free, needed = [word for word in made.words if word not in used], CANDIDATES + 1 + DECOYS
     assert len(free) > needed
     assert made._needle(free[: needed - 1], 64, 0.5, 0) is None
-    found = made._needle(free[:needed], 64, 0.5, 0)
-    assert found is not None
-    assert len(found.candidates) == CANDIDATES
+    prompt = made._needle(free[:needed], 64, 0.5, 0)
+    assert prompt is not None
+    assert len(prompt.candidates) == CANDIDATES

@@ -24,10 +24,10 @@ from abbe.results import SCHEMA
 def compared() -> tuple[pl.DataFrame, list[dict[str, torch.Tensor]]]:
     """All queries of two windows, and the same by loops over an eager model."""
     tiny = model()
-    found = abbe.diagnose(tiny, TEXT, lengths=[40], **(QUICK | {"queries": "all", "windows": 2}))
+    result = abbe.diagnose(tiny, TEXT, lengths=[40], **(QUICK | {"queries": "all", "windows": 2}))
     twin = tiny_models.eager_twin(tiny.network)
     cut = abbe.windows(TEXT, [40], 2, 0, tokenizer=tiny.tokenizer)
-    return found.table, [plain_diagnosis(twin, one.tokens, (1, 2, 5), range(40)) for one in cut]
+    return result.table, [plain_diagnosis(twin, one.tokens, (1, 2, 5), range(40)) for one in cut]
 
 
 ROWS = ["previous_token", "induction", "entropy", "effective_tokens", "max_weight", "sink_mass"]
@@ -41,35 +41,35 @@ SETS = [
 @pytest.mark.parametrize("measure", ROWS)
 def test_measures_of_rows(compared: Any, measure: str) -> None:
     heads, plain = compared
-    found = pick(heads, measure, 40).sort("layer", "head")["value"].to_list()
+    values = pick(heads, measure, 40).sort("layer", "head")["value"].to_list()
     want = torch.stack([one[measure] for one in plain]).double().mean(0).flatten()
-    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), want, rtol=2e-5, atol=1e-6)
+    torch.testing.assert_close(torch.tensor(values, dtype=torch.float64), want, rtol=2e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("measure", SETS)
 def test_measures_of_sets(compared: Any, measure: str) -> None:
     heads, plain = compared
-    found = pick(heads, measure, 40).sort("layer", "head", "n")["value"].to_list()
+    values = pick(heads, measure, 40).sort("layer", "head", "n")["value"].to_list()
     want = torch.stack([one[measure] for one in plain]).double().mean(0).flatten()
-    torch.testing.assert_close(torch.tensor(found, dtype=torch.float64), want, rtol=2e-4, atol=1e-5)
+    torch.testing.assert_close(torch.tensor(values, dtype=torch.float64), want, rtol=2e-4, atol=1e-5)
 
 
 def test_worst_sensitivity(compared: Any) -> None:
     """Thirty steps of power iteration come from below, and near."""
     heads, plain = compared
-    found = torch.tensor(pick(heads, "sensitivity_worst_mean", 40).sort("layer", "head")["value"].to_list()).double()
+    values = torch.tensor(pick(heads, "sensitivity_worst_mean", 40).sort("layer", "head")["value"].to_list()).double()
     want = torch.stack([one["sensitivity_worst_mean"] for one in plain]).double().mean(0).flatten()
-    assert bool((found > want - 1e-6).all())
-    assert bool((found < 1.02 * want + 1e-6).all())
+    assert bool((values > want - 1e-6).all())
+    assert bool((values < 1.02 * want + 1e-6).all())
 
 
 def test_random_control_has_the_mean_of_another_random_control(compared: Any) -> None:
     """Averaged over all heads, queries and windows: two draws of the same expectation."""
     heads, plain = compared
     for i, size in enumerate((1, 2, 5)):
-        found = pick(heads, "distance", 40).filter(pl.col("n") == size)["control"].mean()
+        mean = pick(heads, "distance", 40).filter(pl.col("n") == size)["control"].mean()
         want = torch.stack([one["distance/control"] for one in plain])[..., i].mean()
-        assert found == pytest.approx(float(want), rel=0.15)
+        assert mean == pytest.approx(float(want), rel=0.15)
 
 
 # The table
@@ -78,12 +78,12 @@ def test_random_control_has_the_mean_of_another_random_control(compared: Any) ->
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("family", BUILDERS)
 def test_every_family_gives_a_whole_table(family: str) -> None:
-    found = shared_run(family)
-    heads = found.table
+    result = shared_run(family)
+    heads = result.table
     assert dict(heads.schema) == SCHEMA
     assert heads["model"].unique().to_list() == [f"tiny {family}"]
-    assert found.manifest["self_check"]["error"] < 1e-4
-    layers = found.manifest["layers"]
+    assert result.manifest["self_check"]["error"] < 1e-4
+    layers = result.manifest["layers"]
     assert len(layers) == {"gemma2": 3, "t5": 6}.get(family, 2)
     per_head = heads.filter(pl.col("head").is_not_null())
     assert per_head.select("layer", "head").unique().height == 4 * len(layers)
@@ -93,13 +93,13 @@ def test_every_family_gives_a_whole_table(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma2"])
 def test_no_value_is_above_its_limit(family: str) -> None:
-    found = shared_run(family, temperatures=(1.0, 0.25)).table.filter(pl.col("limit").is_not_null())
-    over = found.filter(
+    table = shared_run(family, temperatures=(1.0, 0.25)).table.filter(pl.col("limit").is_not_null())
+    over = table.filter(
         (pl.col("value") > pl.col("limit") * (1 + 1e-5) + 1e-6) & (pl.col("measure") != "decay_exponent")
     )
     assert over.is_empty(), over
     limited = {"entropy", "effective_tokens", "max_weight", "logit_range", "top_mass", "distance", "net_distance"}
-    assert limited | {"sensitivity_worst_max@T=0.25"} <= set(found["measure"])
+    assert limited | {"sensitivity_worst_max@T=0.25"} <= set(table["measure"])
 
 
 def test_intervals_hold_the_value_and_one_window_has_none() -> None:
@@ -149,17 +149,17 @@ def test_a_window_of_keys_bounds_the_effective_number() -> None:
 
 
 def test_sizes_that_no_query_has_are_listed() -> None:
-    found = shared_run(lengths=[4], sizes=(1, 2, 8, 16))
-    assert sorted(pick(found.table, "distance", 4)["n"].unique()) == [1, 2]
-    assert any("length 4: sets of 8, 16" in why for why in found.manifest["skipped"])
+    result = shared_run(lengths=[4], sizes=(1, 2, 8, 16))
+    assert sorted(pick(result.table, "distance", 4)["n"].unique()) == [1, 2]
+    assert any("length 4: sets of 8, 16" in why for why in result.manifest["skipped"])
 
 
 @pytest.mark.slow
 def test_windows_without_long_rows_do_not_stop_the_table() -> None:
     """With few queries, some windows (and resamples of them) have no query that sees more than N keys."""
     for seed in range(12):
-        found = run(lengths=[40], windows=2, queries=4, sizes=(1, 35), seed=seed).table
-        assert not pick(found, "ks_statistic", 40, of_heads=False).filter(pl.col("n") == 1).is_empty()
+        table = run(lengths=[40], windows=2, queries=4, sizes=(1, 35), seed=seed).table
+        assert not pick(table, "ks_statistic", 40, of_heads=False).filter(pl.col("n") == 1).is_empty()
 
 
 def test_test_of_small_sets_does_not_depend_on_the_other_sizes() -> None:
@@ -172,8 +172,8 @@ def test_test_of_small_sets_does_not_depend_on_the_other_sizes() -> None:
 
 
 def test_sizes_far_beyond_the_window_cost_nothing() -> None:
-    found = shared_run(lengths=[16], sizes=(1, 2, 10**9)).table
-    assert found["n"].max() == 2
+    table = shared_run(lengths=[16], sizes=(1, 2, 10**9)).table
+    assert table["n"].max() == 2
 
 
 def test_decay_exponent_of_uniform_attention_is_one() -> None:
@@ -182,8 +182,8 @@ def test_decay_exponent_of_uniform_attention_is_one() -> None:
         block.attn.c_attn.weight.data[:, :32] = 0
         block.attn.c_attn.bias.data[:32] = 0
     heads = abbe.diagnose(tiny, TEXT, lengths=[16, 40], **QUICK).table
-    found = pick(heads, "decay_exponent", None)
-    assert found["value"].to_list() == pytest.approx([1.0] * 8, abs=1e-5)
+    rows = pick(heads, "decay_exponent", None)
+    assert rows["value"].to_list() == pytest.approx([1.0] * 8, abs=1e-5)
     assert pick(heads, "entropy", 40)["value"].to_list() == pytest.approx(pick(heads, "entropy", 40)["limit"].to_list())
 
 
@@ -245,10 +245,10 @@ def test_a_text_without_repeated_tokens_has_no_induction() -> None:
 
 
 def test_cross_attention_has_no_embeddings_and_says_so() -> None:
-    found = shared_run("t5", vectors="embedding")
-    crossing = [why for why in found.manifest["skipped"] if "cross attention" in why]
+    result = shared_run("t5", vectors="embedding")
+    crossing = [why for why in result.manifest["skipped"] if "cross attention" in why]
     assert len(crossing) == 2
-    assert found.table["layer"].drop_nulls().n_unique() == 4
+    assert result.table["layer"].drop_nulls().n_unique() == 4
 
 
 # Queries and blocks

@@ -39,8 +39,8 @@ def test_smollm2_has_sinks() -> None:
 
 def test_selected_tokens_of_smollm2_are_separable_beyond_chance() -> None:
     run = abbe.diagnose(pulled("smollm2"), shared_text(), lengths=[256], windows=2, progress=False, temperatures=())
-    found = run.table.filter((pl.col("measure") == "separability") & (pl.col("n") == 20))
-    assert found["value"].mean() > 3 * found["control"].mean()
+    table = run.table.filter((pl.col("measure") == "separability") & (pl.col("n") == 20))
+    assert table["value"].mean() > 3 * table["control"].mean()
 
 
 def test_minilm_is_an_encoder() -> None:

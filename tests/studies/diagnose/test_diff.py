@@ -104,7 +104,7 @@ def test_dtypes_are_named() -> None:
 
 
 @pytest.mark.slow
-def test_what_is_measured_alike_in_runs(sharper: abbe.Difference, tmp_path: Path) -> None:
+def test_what_is_measured_the_same_way_in_runs(sharper: abbe.Difference, tmp_path: Path) -> None:
     """Folders of diagnose give the same table as their models."""
     for name, model in (("a", tiny_runs.model()), ("b", planted())):
         abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path / name, **QUICK)

@@ -60,18 +60,18 @@ def drawn(seed: int, shift: float = 0.0) -> Tensor:
 def test_every_test_is_that_of_its_heads_and_queries() -> None:
     """Against single tests, one after the other, in the order of the sizes."""
     true, random, formula = drawn(0), drawn(1, 0.5), drawn(2, 1.5)
-    found = planted(true, random, formula)
-    assert set(found) == {units_key(*unit) for unit in itertools.product(EXPECTED, TESTS[1:], LEVELS)}
+    tests = planted(true, random, formula)
+    assert set(tests) == {units_key(*unit) for unit in itertools.product(EXPECTED, TESTS[1:], LEVELS)}
     late = [i for i, position in enumerate(POSITIONS.tolist()) if position >= LENGTH // 2]
     for expected, other in (("random sets", random), ("formula", formula)):
         for level in LEVELS:
             by_query = [_first(level, [(true[:, q, g], other[:, q, g]) for g in range(len(GRID))]) for q in late]
-            assert found[units_key(expected, "each query", level)].tolist() == by_query
+            assert tests[units_key(expected, "each query", level)].tolist() == by_query
             pooled = []
             for g, n in enumerate(GRID):
                 some = [q for q, position in enumerate(POSITIONS.tolist()) if position + 1 > n]
                 pooled.append((true[:, some, g].flatten(), other[:, some, g].flatten()))
-            assert found[units_key(expected, "all queries", level)].tolist() == [_first(level, pooled)]
+            assert tests[units_key(expected, "all queries", level)].tolist() == [_first(level, pooled)]
 
 
 def _first(level: float, samples: list[tuple[Tensor, Tensor]]) -> float:
@@ -81,13 +81,13 @@ def _first(level: float, samples: list[tuple[Tensor, Tensor]]) -> float:
 def test_readings_that_differ() -> None:
     """Head means tell the sets apart where single queries do not; and the formula where random sets do."""
     noise, other = drawn(0), drawn(1)
-    found = planted(noise, other + 0.9, noise + 100)
-    middle = {test: over_units(found[units_key("random sets", test, 0.01)])[0] for test in TESTS[1:]}
+    tests = planted(noise, other + 0.9, noise + 100)
+    middle = {test: over_units(tests[units_key("random sets", test, 0.01)])[0] for test in TESTS[1:]}
     assert middle == {"each query": 1.0, "all queries": None}
     means = [noise.mean(1)[:, 0], (other + 0.9).mean(1)[:, 0]]
     assert ks_test(*means)[1] <= 0.01  # the means of queries scatter less
     for test in TESTS[1:]:
-        assert over_units(found[units_key("formula", test, 0.01)]) == (None, 1.0)
+        assert over_units(tests[units_key("formula", test, 0.01)]) == (None, 1.0)
 
 
 def test_sets_of_more_than_half_the_window_are_not_tested() -> None:
@@ -165,7 +165,7 @@ def test_the_sentence_names_every_other_answer() -> None:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]:
     folder = tmp_path_factory.mktemp("run") / "out"
     made = abbe.reproduce(
         tiny_runs.model(), tiny_runs.TEXT, figures=["2c"], windows=2, queries=6, progress=False, folder=folder
@@ -173,8 +173,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[Reproduction, Path]
     return made, folder
 
 
-def test_the_table_has_every_reading(found: tuple[Reproduction, Path]) -> None:
-    table = found[0].figures["2c"].tables["readings"]
+def test_the_table_has_every_reading(reproduced: tuple[Reproduction, Path]) -> None:
+    table = reproduced[0].figures["2c"].tables["readings"]
     assert table.select("vectors", "length", "level", "expected", "test").rows() == [
         (kind, length, level, *reading)
         for kind in ("embedding", "value")
@@ -186,8 +186,8 @@ def test_the_table_has_every_reading(found: tuple[Reproduction, Path]) -> None:
     assert (table["critical_n"].drop_nulls() <= 32).all()
 
 
-def test_the_default_reading_is_the_old_number(found: tuple[Reproduction, Path]) -> None:
-    tables = found[0].figures["2c"].tables
+def test_the_default_reading_is_the_old_number(reproduced: tuple[Reproduction, Path]) -> None:
+    tables = reproduced[0].figures["2c"].tables
     default = tables["readings"].filter((pl.col("expected") == DEFAULT[0]) & (pl.col("test") == DEFAULT[1]))
     keys = ["vectors", "length", "level"]
     both = default.join(tables["critical"], on=keys, suffix="_before")
@@ -196,8 +196,8 @@ def test_the_default_reading_is_the_old_number(found: tuple[Reproduction, Path])
     assert both["largest_n"].to_list() == both["largest_n_before"].to_list()
 
 
-def test_page_files_and_json_show_it(found: tuple[Reproduction, Path]) -> None:
-    made, folder = found
+def test_page_files_and_json_show_it(reproduced: tuple[Reproduction, Path]) -> None:
+    made, folder = reproduced
     assert len(json.loads((folder / "reproduction.json").read_text())["critical_n"]) == 2 * 2 * 2 * 6
     assert pl.read_csv(folder / "data" / "figure-2c-readings.csv").height == 2 * 2 * 2 * 6
     page = reproduction_page(made)
@@ -215,8 +215,8 @@ def test_page_files_and_json_show_it(found: tuple[Reproduction, Path]) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_that_goes_on_says_the_same(found: tuple[Reproduction, Path]) -> None:
-    made, folder = found
+def test_a_run_that_goes_on_says_the_same(reproduced: tuple[Reproduction, Path]) -> None:
+    made, folder = reproduced
     again = abbe.reproduce(
         tiny_runs.model(), tiny_runs.TEXT, figures=["2c"], windows=2, queries=6, progress=False, folder=folder
     )

@@ -92,7 +92,7 @@ def test_intervals_of_the_test_against_random_sets_are_expanded_for_few_windows(
     controls = heads.expand(2, 20, 2)
     records = [sums | {"distance/value": x, "distance/control": controls} for x in values]
     asked = settings(windows=6, resamples=4000)
-    found = table("made up", {40: records}, asked)
+    rows = table("made up", {40: records}, asked)
     resampled = resampled_means(values, 400, asked.seed).reshape(400, 40, 2).transpose(1, 2)
     again = [critical_n(one.contiguous(), controls.reshape(40, 2).T.contiguous(), (1, 2), LEVELS) for one in resampled]
     drawn = {("ks_statistic", n): [one.statistic[n - 1] for one in again] for n in (1, 2)}
@@ -100,7 +100,7 @@ def test_intervals_of_the_test_against_random_sets_are_expanded_for_few_windows(
     drawn["critical_n@0.01", None] = [one.critical[0.01] for one in again]
     tail = expanded_tail(6, 0.95)
     for (name, n), numbers in drawn.items():
-        row = found.filter(pl.col("measure") == name, pl.col("n").eq_missing(n)).row(0, named=True)
+        row = rows.filter(pl.col("measure") == name, pl.col("n").eq_missing(n)).row(0, named=True)
         ends, plain = (np.quantile(numbers, [q, 1 - q]).tolist() for q in (tail, 0.025))
         assert [row["low"], row["high"]] == pytest.approx(ends, rel=1e-6)
         assert ends != pytest.approx(plain, rel=1e-3), (name, n)

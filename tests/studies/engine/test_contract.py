@@ -1,4 +1,4 @@
-"""What all studies of a model promise alike: one face, one manifest, a folder that opens again and refuses others."""
+"""What every study of a model promises: one face, one manifest, a folder that opens again and refuses others."""
 
 from __future__ import annotations
 

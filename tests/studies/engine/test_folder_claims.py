@@ -1,4 +1,4 @@
-"""Whose a folder is: that of another run only if something in it was finished."""
+"""Which run owns a folder: another run's is refused only if something in it was finished."""
 
 from __future__ import annotations
 

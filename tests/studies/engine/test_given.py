@@ -52,16 +52,16 @@ def network(**settings: Any) -> nn.Module:
 
 
 def test_a_string_with_a_space_is_the_text_itself() -> None:
-    found = abbe.diagnose(network(), PROSE, tokenizer=TOKENIZER, **SHORT)
-    assert found.manifest["text"]["name"] == "text"
-    assert found.manifest["text"]["fingerprint"] == abbe.Text("any", PROSE).fingerprint
-    assert found.table.equals(abbe.diagnose(network(), abbe.Text("any", PROSE), tokenizer=TOKENIZER, **SHORT).table)
+    run = abbe.diagnose(network(), PROSE, tokenizer=TOKENIZER, **SHORT)
+    assert run.manifest["text"]["name"] == "text"
+    assert run.manifest["text"]["fingerprint"] == abbe.Text("any", PROSE).fingerprint
+    assert run.table.equals(abbe.diagnose(network(), abbe.Text("any", PROSE), tokenizer=TOKENIZER, **SHORT).table)
 
 
 def test_a_line_of_text_is_measured_as_a_whole() -> None:
-    found = abbe.diagnose(network(), "To be or not to be", tokenizer=TOKENIZER, progress=False)
-    assert found.manifest["settings"]["lengths"] == [18]
-    assert [(window["start"], window["end"]) for window in found.manifest["windows"]] == [(0, 18)]
+    run = abbe.diagnose(network(), "To be or not to be", tokenizer=TOKENIZER, progress=False)
+    assert run.manifest["settings"]["lengths"] == [18]
+    assert [(window["start"], window["end"]) for window in run.manifest["windows"]] == [(0, 18)]
     with pytest.raises(abbe.AbbeError, match="text has 3 tokens, too few for the shortest window: length 16"):
         abbe.diagnose(network(), "a b", tokenizer=TOKENIZER, **SHORT)
 
@@ -109,9 +109,9 @@ WAYS = ("compiled", "distributed", "both", "parallel", "in place")
 @pytest.mark.parametrize("how", WAYS)
 def test_wrapped_models_are_measured_as_they_are(how: str) -> None:
     want = abbe.diagnose(network(), TEXT, tokenizer=TOKENIZER, **SHORT)
-    found = abbe.diagnose(wrapped(how, network()), TEXT, tokenizer=TOKENIZER, **SHORT)
-    assert found.table.equals(want.table.with_columns(model=found.table["model"]))
-    assert found.manifest["identity"] == want.manifest["identity"]
+    run = abbe.diagnose(wrapped(how, network()), TEXT, tokenizer=TOKENIZER, **SHORT)
+    assert run.table.equals(want.table.with_columns(model=run.table["model"]))
+    assert run.manifest["identity"] == want.manifest["identity"]
 
 
 @pytest.mark.quick(2)
@@ -182,9 +182,9 @@ def test_a_vocabulary_that_is_too_small_is_refused_before_anything_runs(monkeypa
     monkeypatch.setattr(small, "forward", None)
     message = r"the text has token 122 \('z'\), but .* knows only 100 tokens, while its tokenizer has 256"
     for study in STUDIES.values():
-        with pytest.raises(abbe.AbbeError, match=message) as told:
+        with pytest.raises(abbe.AbbeError, match=message) as error:
             study(small, "a lazy dog and a zebra " * 20, tokenizer=TOKENIZER)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)
 
 
 def test_a_vocabulary_that_covers_the_text_is_enough() -> None:
@@ -218,6 +218,6 @@ def two_towers() -> nn.Module:
 )
 def test_models_that_do_not_read_text(build: Callable[[], nn.Module], message: str) -> None:
     for name, study in STUDIES.items():
-        with pytest.raises(abbe.AbbeError, match=message if name == "diagnose" else None) as told:
+        with pytest.raises(abbe.AbbeError, match=message if name == "diagnose" else None) as error:
             study(build(), TEXT, tokenizer=TOKENIZER)
-        assert "\n" not in str(told.value)
+        assert "\n" not in str(error.value)

@@ -57,11 +57,11 @@ def test_pieces_under_a_swap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float((whole - own).abs().max()) > 0.01
 
 
-def test_windows_are_told_as_they_are_done() -> None:
-    model, told = tiny_runs.model(), []
+def test_windows_are_reported_as_they_are_done() -> None:
+    model, windows_done = tiny_runs.model(), []
     cut = windows(tiny_runs.TEXT, [12], 3, 0, tokenizer=model.tokenizer)
-    assert window_losses(model, cut, told.append).shape == (3,)
-    assert told == list(cut)
+    assert window_losses(model, cut, windows_done.append).shape == (3,)
+    assert windows_done == list(cut)
 
 
 def test_only_causal_language_models_have_a_loss() -> None:

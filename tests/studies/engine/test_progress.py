@@ -46,21 +46,21 @@ def test_a_line_a_minute_where_there_is_no_terminal(
 ) -> None:
     slow(monkeypatch, 0.15, 0.1)
     diagnosed()
-    told = capsys.readouterr()
-    assert told.out == ""
-    lines = [line for line in told.err.splitlines() if line.startswith("abbe: ")]
+    output = capsys.readouterr()
+    assert output.out == ""
+    lines = [line for line in output.err.splitlines() if line.startswith("abbe: ")]
     assert len(lines) >= 3
     later = [line for line in lines if "windows" in line]
     assert all(LINE.fullmatch(line) for line in later), lines
     assert "left" in later[0]
-    assert "\x1b" not in told.err
+    assert "\x1b" not in output.err
 
 
 def test_a_study_that_finishes_sooner_says_only_the_cost(capsys: pytest.CaptureFixture[str]) -> None:
     diagnosed()
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert [line.partition(":")[0] for line in told.err.splitlines()] == [
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert [line.partition(":")[0] for line in output.err.splitlines()] == [
         "tiny gpt2",
         "tiny gpt2",
         "4 windows, 64 tokens",
@@ -193,6 +193,6 @@ def test_every_study_says_what_is_done(
 ) -> None:
     monkeypatch.setattr(_progress, "EVERY", 0.02)
     STUDIES[study](tiny_runs.model())
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert re.search(r"^abbe: \d+ s: \d+ of \d+ done", told.err, re.MULTILINE)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.search(r"^abbe: \d+ s: \d+ of \d+ done", output.err, re.MULTILINE)

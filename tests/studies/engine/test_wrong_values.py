@@ -144,12 +144,12 @@ def test_one_line_that_names_the_option(
     monkeypatch.setattr(tiny.network, "forward", run)
     for value in WRONG[study][option]:
         given = {"model": tiny, "text": tiny_runs.TEXT, "folder": None} | FINE[study] | {option: value}
-        with pytest.raises(abbe.AbbeError) as told:
+        with pytest.raises(abbe.AbbeError) as error:
             getattr(abbe, study)(**given, progress=False)
-        line = str(told.value)
+        line = str(error.value)
         assert "\n" not in line
         assert len(line) < 600
-        assert not isinstance(told.value.__cause__, Ran), (option, value)
+        assert not isinstance(error.value.__cause__, Ran), (option, value)
         if option not in NAMED_OTHERWISE:
             assert NAMES.get(option, option) in line, (value, line)
     assert list(tmp_path.iterdir()) == []
@@ -162,9 +162,9 @@ NAMED_OTHERWISE = ("model", "text", "normalizer", "normalizers", "length", "wind
 def test_numpy_and_torch_numbers_are_numbers(tiny: abbe.LoadedModel) -> None:
     want = tiny_runs.run(lengths=[16], windows=2, temperatures=(1.0,), sizes=(1, 2))
     for ints, floats in ((np.array([1, 2]), np.array([1.0])), (torch.tensor([1, 2]), torch.tensor([1.0]))):
-        found = tiny_runs.run(lengths=ints.max() * 8, windows=ints[1], temperatures=floats, sizes=ints)
-        assert found.table.equals(want.table)
-        assert found.manifest["identity"] == want.manifest["identity"]
+        run = tiny_runs.run(lengths=ints.max() * 8, windows=ints[1], temperatures=floats, sizes=ints)
+        assert run.table.equals(want.table)
+        assert run.manifest["identity"] == want.manifest["identity"]
 
 
 @pytest.mark.quick(2)
@@ -205,8 +205,8 @@ STUDIES_AT_ONCE: dict[str, Callable[[abbe.LoadedModel, Any], Any]] = {
 @pytest.mark.parametrize("study", STUDIES_AT_ONCE)
 def test_more_windows_than_the_text_has_are_as_many_as_it_has(study: str, tiny: abbe.LoadedModel) -> None:
     """A list of a billion entries would fill the memory."""
-    found = STUDIES_AT_ONCE[study](tiny, abbe.Text("short", tiny_runs.TEXT.content[:130]))
-    manifest = found.manifest
+    result = STUDIES_AT_ONCE[study](tiny, abbe.Text("short", tiny_runs.TEXT.content[:130]))
+    manifest = result.manifest
     assert any("because short has only 130 tokens" in why for why in manifest["skipped"])
 
 

@@ -115,7 +115,7 @@ def test_a_gain_in_sentences_does_not_make_up_for_lists() -> None:
 
 
 def permuted(seed: int) -> Judged:
-    """A null model: who is the plan, the baseline or the control is drawn anew for every window and prompt."""
+    """A null model: plan, baseline and control swap roles at random for every window and prompt."""
     chance = random.Random(seed)
 
     def shuffled(columns: list[list[Any]]) -> dict[str, list[Any]]:

@@ -16,36 +16,36 @@ NONE = alternatives([])
 OWN = (0, "baseline", 0.5, None, None, None)
 
 
-def found(*heads: dict[str, Any], other: Any = NONE, **options: Any) -> dict[str, Finding]:
+def findings_of(*heads: dict[str, Any], other: Any = NONE, **options: Any) -> dict[str, Finding]:
     table = Lookup(made_run(heads, **options))
     return {finding.topic: finding for finding in advice(table, floors(table), other)}
 
 
 def test_the_active_set_is_the_smallest_that_keeps_nine_tenths() -> None:
-    finding = found({}, {"top_mass": {1: 0.1, 5: 0.2, 20: 0.3, 100: 0.95}})["active-set size"]
+    finding = findings_of({}, {"top_mass": {1: 0.1, 5: 0.2, 20: 0.3, 100: 0.95}})["active-set size"]
     assert finding.heads == ((0, 1),)
     assert finding.numbers["separability of 20 tokens"] == 0.7
 
 
 def test_no_set_is_large_enough() -> None:
     flat = {"top_mass": {1: 0.01, 5: 0.05, 20: 0.1, 100: 0.4}}
-    finding = found(flat, overall=flat)["active-set size"]
+    finding = findings_of(flat, overall=flat)["active-set size"]
     assert finding.heads == ((0, 0),)
     assert finding.numbers["smallest size that keeps the weight"] is None
 
 
 def test_the_temperature_floor_is_that_of_the_most_fragile_head() -> None:
-    finding = found({}, {"sensitivity_worst_p95": {0.1: 4.5, 0.5: 0.9, 1.0: 0.3}})["temperature floor"]
+    finding = findings_of({}, {"sensitivity_worst_p95": {0.1: 4.5, 0.5: 0.9, 1.0: 0.3}})["temperature floor"]
     assert finding.heads == ((0, 1), (0, 0))
-    calm = found({"sensitivity_worst_p95": {0.1: 0.5, 1.0: 0.1}})["temperature floor"]
+    calm = findings_of({"sensitivity_worst_p95": {0.1: 0.5, 1.0: 0.1}})["temperature floor"]
     assert calm.heads == ()
-    assert "temperature floor" not in found({"sensitivity_worst_p95": None})
+    assert "temperature floor" not in findings_of({"sensitivity_worst_p95": None})
 
 
 def test_sinks() -> None:
-    finding = found({}, {"sink_mass": (0.6, 0.5, 0.7, None, 0.01)})["sinks"]
+    finding = findings_of({}, {"sink_mass": (0.6, 0.5, 0.7, None, 0.01)})["sinks"]
     assert finding.heads == ((0, 1),)
-    assert found({})["sinks"].heads == ()
+    assert findings_of({})["sinks"].heads == ()
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_sinks() -> None:
 def test_who_gains(row: tuple[Any, ...], gains: bool) -> None:
     table = alternatives([OWN, row])
     assert gaining(table, SPARSE).height == gains
-    finding = found({}, other=table)["sparse normalizer"]
+    finding = findings_of({}, other=table)["sparse normalizer"]
     assert finding.heads == (((0, 0),) if gains else ())
     assert ("swapped in without calibration it can raise the loss." in finding.sentence) == gains
     assert finding.rule.endswith("abbe compare and abbe calibrate test it.")
@@ -79,7 +79,7 @@ def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
     ])  # fmt: skip
     best = gaining(table, SPARSE)
     assert best.select("head", "normalizer").rows() == [(1, "sparsemax"), (0, "topk:k=32")]
-    finding = found({}, {}, {}, other=table)["sparse normalizer"]
+    finding = findings_of({}, {}, {}, other=table)["sparse normalizer"]
     assert finding.numbers["heads best served by sparsemax"] == 1
     assert finding.numbers["separable weight now, mean over heads"] == 0.5
     # the control is taken from the heads that gain, not from all
@@ -88,7 +88,7 @@ def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
 
 
 def test_nothing_measured_nothing_advised() -> None:
-    assert found({}, other=alternatives([(0, "baseline", None, None, None, None)])).keys() == {
+    assert findings_of({}, other=alternatives([(0, "baseline", None, None, None, None)])).keys() == {
         "active-set size", "temperature floor", "sinks",
     }  # fmt: skip
     table = Lookup(made_run([], overall=dict.fromkeys(USUAL), p_values={}))

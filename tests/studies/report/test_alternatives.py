@@ -94,9 +94,9 @@ def test_sparsemax_tells_apart_what_softmax_cannot() -> None:
     vectors = torch.nn.functional.normalize(torch.randn(1, 300, 16, generator=draw), dim=-1)
     own = Rows(logits, torch.softmax(logits, -1), vectors, softmax=True)
     sums = block_sums(own, vectors, [abbe.normalizer("sparsemax")], draw)
-    told = sums["separable"][:, 0] / 8
-    assert told[0] < 0.5
-    assert told[1] > 0.99
+    separable = sums["separable"][:, 0] / 8
+    assert separable[0] < 0.5
+    assert separable[1] > 0.99
     assert sums["active"][1, 0] / 8 < 3
 
 
@@ -128,15 +128,15 @@ def test_alternatives_are_canonical_and_the_sparse_ones_give_zeros() -> None:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("family", BUILDERS)
 def test_every_family_gives_a_whole_table(family: str) -> None:
-    found = tried(family)
+    table = tried(family)
     layers = {"gemma2": 3, "t5": 6}.get(family, 2)
-    assert dict(found.schema) == SCHEMA
+    assert dict(table.schema) == SCHEMA
     places = [
         (layer, head, name) for layer in range(layers) for head in range(4) for name in ("baseline", *ALTERNATIVES)
     ]
-    assert found.select("layer", "head", "normalizer").rows() == places
-    assert not any(found[name].is_nan().any() for name in list(SCHEMA)[3:])
-    own, others = found.filter(pl.col("normalizer") == "baseline"), found.filter(pl.col("normalizer") != "baseline")
+    assert table.select("layer", "head", "normalizer").rows() == places
+    assert not any(table[name].is_nan().any() for name in list(SCHEMA)[3:])
+    own, others = table.filter(pl.col("normalizer") == "baseline"), table.filter(pl.col("normalizer") != "baseline")
     assert own["gain"].to_list() == own["output_change"].to_list() == [0.0] * len(own)
     assert own["gain_low"].is_null().all()
     assert others.null_count().sum_horizontal().item() == 0
@@ -145,40 +145,40 @@ def test_every_family_gives_a_whole_table(family: str) -> None:
 
 def captured(tiny: LoadedModel, window: Window, queries: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Logits (head, query, key) and values (key head, key, feature) of every layer, float64."""
-    found: list[tuple[Tensor, Tensor]] = []
+    pairs: list[tuple[Tensor, Tensor]] = []
 
     def read(call: AttentionCall) -> None:
-        found.append((call.logits(queries)[0].double(), call.value[0].double()))
+        pairs.append((call.logits(queries)[0].double(), call.value[0].double()))
 
     with tap(tiny) as open_tap, torch.no_grad():
         check_model(tiny, open_tap, window.tokens)
         open_tap.listen(read)
         run_model(tiny, window.tokens)
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bert"])
 def test_the_whole_way_by_loops(family: str) -> None:
     tiny, chosen = model(family), settings(queries=8)
-    found = tried(family, specs=["sparsemax", "topk:k=6"])
+    table = tried(family, specs=["sparsemax", "topk:k=6"])
     of_windows = [
         captured(tiny, window, query_positions(40, chosen, window))
         for window in cut(tiny, chosen)
         if window.length == 40
     ]
     assert len(of_windows) == 3
-    for row in found.iter_rows(named=True):
+    for row in table.iter_rows(named=True):
         made = abbe.normalizer("softmax" if row["normalizer"] == "baseline" else row["normalizer"])
-        told, active, changed, output = [], [], 0.0, 0.0
+        separable, active, changed, output = [], [], 0.0, 0.0
         for layers in of_windows:
             logits, values = layers[row["layer"]]
             v = values[row["head"] // (4 // len(values))]
             weights, own = made(logits)[row["head"]], torch.softmax(logits, -1)[row["head"]]
-            told.append(mean_separable(weights, logits[row["head"]], v))
+            separable.append(mean_separable(weights, logits[row["head"]], v))
             active.append(float((weights > 0).sum(-1).double().mean()))
             changed += float(((weights - own) @ v).square().sum())
             output += float((own @ v).square().sum())
-        assert row["separable"] == pytest.approx(sum(told) / 3, abs=1e-5)
+        assert row["separable"] == pytest.approx(sum(separable) / 3, abs=1e-5)
         assert row["active"] == pytest.approx(sum(active) / 3, rel=1e-6)
         assert row["output_change"] == pytest.approx(math.sqrt(changed / output), abs=1e-5)
 
@@ -192,25 +192,25 @@ def mean_separable(weights: Tensor, logits: Tensor, vectors: Tensor) -> float:
 
 
 def test_softmax_instead_of_the_own_softmax_changes_nothing() -> None:
-    found = tried("gpt2", specs=["softmax"]).filter(pl.col("normalizer") == "softmax")
+    table = tried("gpt2", specs=["softmax"]).filter(pl.col("normalizer") == "softmax")
     for name in ("gain", "gain_low", "gain_high", "output_change"):
-        assert found[name].to_list() == [0.0] * 8
+        assert table[name].to_list() == [0.0] * 8
 
 
 def test_softmax_without_the_sink_changes_a_model_with_sinks() -> None:
-    found = tried("gpt-oss", specs=["softmax"])
-    other = found.filter(pl.col("normalizer") == "softmax")
+    table = tried("gpt-oss", specs=["softmax"])
+    other = table.filter(pl.col("normalizer") == "softmax")
     assert (other["output_change"] > 0.05).all()
     sharper = tried("gpt-oss", {"normalizer": "sparsemax"}, specs=["softmax"])
-    assert_frame_equal(sharper, found)  # own means the model's own
+    assert_frame_equal(sharper, table)  # own means the model's own
 
 
 def test_effective_tokens_and_sensitivity_are_those_of_a_run() -> None:
     options: dict[str, Any] = {"lengths": [40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
-    found = tried(specs=["entmax:alpha=1.5"])
+    table = tried(specs=["entmax:alpha=1.5"])
     for name, normalizer in (("baseline", None), ("entmax:alpha=1.5", "entmax:alpha=1.5")):
         heads = abbe.diagnose(model(), TEXT, normalizer=normalizer, sizes=(1,), **options).table
-        rows = found.filter(pl.col("normalizer") == name)
+        rows = table.filter(pl.col("normalizer") == name)
         for column, measure in (("effective_tokens", "effective_tokens"), ("sensitivity", "sensitivity_worst_mean")):
             want = heads.filter((pl.col("measure") == measure) & pl.col("head").is_not_null()).sort("layer", "head")
             assert rows[column].to_list() == pytest.approx(want["value"].to_list(), rel=1e-5)
@@ -248,21 +248,21 @@ def test_first_windows_of_the_longest_length() -> None:
 
 
 def test_one_window_has_no_interval() -> None:
-    found = tried(most_windows=1)
+    table = tried(most_windows=1)
     for name in ("separable_low", "separable_high", "gain_low", "gain_high"):
-        assert found[name].is_null().all()
-    assert found["gain"].is_not_null().all()
+        assert table[name].is_null().all()
+    assert table["gain"].is_not_null().all()
 
 
 def test_two_tokens() -> None:
-    found = tried("gpt2", {"lengths": [2]}, queries=2)
-    assert found["separable"].is_not_null().all()
-    assert found["active"].max() <= 2
+    table = tried("gpt2", {"lengths": [2]}, queries=2)
+    assert table["separable"].is_not_null().all()
+    assert table["active"].max() <= 2
 
 
-def made_up_sums(told: list[list[float]], **others: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+def made_up_sums(separable: list[list[float]], **others: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """One window, (normalizer, head), from the separable weight; one query."""
-    x = torch.tensor(told).double()
+    x = torch.tensor(separable).double()
     sums = dict.fromkeys(("separable", "active", "effective_tokens", "sensitivity", "changed", "output"), x)
     sums |= {f"{name}/rows": torch.ones_like(x).long() for name in list(sums)[:4]}
     return sums | {name: make(x) for name, make in others.items()}
@@ -273,8 +273,8 @@ def test_gains_are_of_pairs_of_windows() -> None:
     own = [0.1, 0.9, 0.3, 0.6]
     gains = [[0.05] * 4, [0.0, 0.04, 0.08, 0.0]]
     per_window = [made_up_sums([[x, x], [x + gains[0][i], x + gains[1][i]]]) for i, x in enumerate(own)]
-    found = alternatives_table(["baseline", "other"], {0: per_window}, settings(resamples=1000))
-    steady, mixed = found.filter(pl.col("normalizer") == "other").rows(named=True)
+    table = alternatives_table(["baseline", "other"], {0: per_window}, settings(resamples=1000))
+    steady, mixed = table.filter(pl.col("normalizer") == "other").rows(named=True)
     assert (steady["gain"], mixed["gain"]) == (pytest.approx(0.05), pytest.approx(0.03))
     assert steady["gain_low"] == pytest.approx(0.05)
     assert steady["gain_high"] == pytest.approx(0.05)

@@ -34,22 +34,22 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, Path]:
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("family", list(tiny_runs.BUILDERS))
 def test_every_family_has_all_parts(family: str, saved: tuple[Report, Path]) -> None:
-    found = saved[0] if family == "gpt2" else made(family)
-    places = found.run.table.select("layer", "head").drop_nulls().unique()
-    assert len(found.heads) == found.growth.height == found.floors.height == places.height > 0
-    assert "not measured" not in {verdict.kind for verdict in found.heads}
-    assert {finding.topic for finding in found.verdicts} >= {"dispersion", "separability", "sinks", "gradients"}
-    assert [finding.topic for finding in found.advice] == [
+    result = saved[0] if family == "gpt2" else made(family)
+    places = result.run.table.select("layer", "head").drop_nulls().unique()
+    assert len(result.heads) == result.growth.height == result.floors.height == places.height > 0
+    assert "not measured" not in {verdict.kind for verdict in result.heads}
+    assert {finding.topic for finding in result.verdicts} >= {"dispersion", "separability", "sinks", "gradients"}
+    assert [finding.topic for finding in result.advice] == [
         "active-set size", "temperature floor", "sinks", "sparse normalizer",
     ]  # fmt: skip
-    assert found.sample is not None
-    assert {(row.layer, row.head) for row in found.sample.rows} <= set(places.iter_rows())
-    assert all(number.shown and number.meaning for number in found.numbers)
+    assert result.sample is not None
+    assert {(row.layer, row.head) for row in result.sample.rows} <= set(places.iter_rows())
+    assert all(number.shown and number.meaning for number in result.numbers)
 
 
 def test_every_finding_says_its_rule_and_numbers(saved: tuple[Report, Path]) -> None:
-    found = saved[0]
-    for finding in (*found.verdicts, *found.advice):
+    result = saved[0]
+    for finding in (*result.verdicts, *result.advice):
         assert finding.sentence.endswith(".")
         assert finding.rule.endswith(".")
         assert finding.numbers
@@ -57,9 +57,9 @@ def test_every_finding_says_its_rule_and_numbers(saved: tuple[Report, Path]) -> 
 
 
 def test_the_run_is_that_of_diagnose(saved: tuple[Report, Path]) -> None:
-    found = saved[0].run
+    run = saved[0].run
     alone = abbe.diagnose(tiny_runs.model(), tiny_runs.TEXT, **QUICK)
-    assert_frame_equal(found.table, alone.table)
+    assert_frame_equal(run.table, alone.table)
 
 
 @pytest.mark.slow
@@ -108,17 +108,17 @@ def test_lengths_go_as_far_as_the_context() -> None:
 
 
 def test_one_window_has_no_intervals_but_all_parts() -> None:
-    found = made(windows=1)
-    assert all(number.low is None for number in found.numbers if number.name != "decay exponent")  # over both lengths
-    assert found.alternatives["gain_low"].is_null().all()
-    assert found.advice
+    result = made(windows=1)
+    assert all(number.low is None for number in result.numbers if number.name != "decay exponent")  # over both lengths
+    assert result.alternatives["gain_low"].is_null().all()
+    assert result.advice
 
 
 def test_without_temperatures_there_are_no_floors() -> None:
-    found = made(temperatures=())
-    assert found.floors["floor"].is_null().all()
-    assert {finding.topic for finding in found.advice} == {"active-set size", "sinks", "sparse normalizer"}
-    assert "gradients" not in {finding.topic for finding in found.verdicts}
+    result = made(temperatures=())
+    assert result.floors["floor"].is_null().all()
+    assert {finding.topic for finding in result.advice} == {"active-set size", "sinks", "sparse normalizer"}
+    assert "gradients" not in {finding.topic for finding in result.verdicts}
 
 
 def test_json_holds_only_what_json_knows(saved: tuple[Report, Path]) -> None:
@@ -128,8 +128,8 @@ def test_json_holds_only_what_json_knows(saved: tuple[Report, Path]) -> None:
 
 def test_a_report_of_a_run_alone_needs_no_model() -> None:
     run = tiny_runs.shared_run()
-    found = study.make_report(run)
-    assert found.sample is None
-    assert found.alternatives.is_empty()
-    assert isinstance(found.growth, pl.DataFrame)
-    assert {finding.topic for finding in found.advice} == {"active-set size", "temperature floor", "sinks"}
+    result = study.make_report(run)
+    assert result.sample is None
+    assert result.alternatives.is_empty()
+    assert isinstance(result.growth, pl.DataFrame)
+    assert {finding.topic for finding in result.advice} == {"active-set size", "temperature floor", "sinks"}

@@ -14,8 +14,6 @@ import torch
 from inside import (
     MOST_ROWS,
     Settings,
-    azimuths,
-    ball_of,
     check_model,
     rows_of_call,
     run_model,
@@ -30,7 +28,6 @@ from inside import (
 from read_alone import take_sample
 from row_cases import random_rows
 from tiny_runs import BUILDERS, TEXT, model
-from torch import Tensor
 
 import abbe
 from abbe.measures import Rows, choose_sets, geometry
@@ -58,13 +55,13 @@ def sampled(tiny: LoadedModel, chosen: Settings, **options: Any) -> Sample:
 def all_rows(tiny: LoadedModel, chosen: Settings, sample: Sample) -> dict[int, Rows]:
     """The rows of every layer at the queries of the sample, float64."""
     window = next(one for one in cut(tiny, chosen) if (one.length, one.index) == (sample.length, sample.index))
-    found: dict[int, Rows] = {}
+    by_layer: dict[int, Rows] = {}
 
     def read(call: AttentionCall) -> None:
         vectors = token_vectors(chosen.vectors, call, tiny.network, window.tokens[None])
         made = None if chosen.normalizer is None else abbe.normalizer(chosen.normalizer)
         rows = rows_of_call(call, torch.tensor(sample.queries), vectors, made)
-        found[open_tap.layers.index(call.name)] = Rows(
+        by_layer[open_tap.layers.index(call.name)] = Rows(
             rows.logits.double(), rows.weights.double(), rows.vectors.double()
         )
 
@@ -72,7 +69,7 @@ def all_rows(tiny: LoadedModel, chosen: Settings, sample: Sample) -> dict[int, R
         check_model(tiny, open_tap, window.tokens)  # finds the output projections
         open_tap.listen(read)
         run_model(tiny, window.tokens)
-    return found
+    return by_layer
 
 
 # Balls agree with the measures
@@ -117,9 +114,9 @@ def test_weights_are_those_of_the_eager_model() -> None:
     sample = sampled(tiny, chosen)
     tokens = next(one for one in cut(tiny, chosen) if one.length == 40).tokens
     with torch.no_grad():
-        found = tiny_models.eager_twin(tiny.network)(input_ids=tokens[None], output_attentions=True).attentions
+        attentions = tiny_models.eager_twin(tiny.network)(input_ids=tokens[None], output_attentions=True).attentions
     for row in sample.rows:
-        want = found[row.layer][0, row.head, row.query]
+        want = attentions[row.layer][0, row.head, row.query]
         assert row.weights == pytest.approx(want.sort(descending=True).values[: len(row.keys)].tolist(), abs=1e-6)
         assert row.weights == pytest.approx(want[list(row.keys)].tolist(), abs=1e-6)
 
@@ -161,10 +158,10 @@ def plain_ball(rows: Rows, head: int, query: int, size: int) -> tuple[list[float
 @pytest.mark.parametrize("mask", ["all", "causal", "window", "some"])
 def test_distances_by_loops(mask: str) -> None:
     rows = random_rows(3, keys=60, mask=mask, groups=2)
-    found = sample_rows(rows, 7, [10, 11, 12, 13, 14, 15], (1, 5, 20), torch.Generator().manual_seed(0))
-    assert [(row.layer, row.head, row.query) for row in found] == [(7, h, 10 + q) for h in range(4) for q in range(6)]
+    listed = sample_rows(rows, 7, [10, 11, 12, 13, 14, 15], (1, 5, 20), torch.Generator().manual_seed(0))
+    assert [(row.layer, row.head, row.query) for row in listed] == [(7, h, 10 + q) for h in range(4) for q in range(6)]
     some = 0
-    for row in found:
+    for row in listed:
         for ball in row.balls:
             distances, radius, others = plain_ball(rows, row.head, row.query - 10, ball.size)
             assert ball.distances == pytest.approx(distances, abs=1e-12)
@@ -190,9 +187,9 @@ def test_rows_without_weight_or_key_have_no_ball() -> None:
     weights = torch.softmax(logits, -1)
     weights[0, :2] = 0
     rows = Rows(logits, weights, torch.ones(1, 8, 2, dtype=torch.float64))
-    found = sample_rows(rows, 0, [0, 1, 2], (2,), torch.Generator().manual_seed(0))
-    assert [len(row.keys) for row in found] == [0, 2, 2]
-    assert [len(row.balls) for row in found] == [0, 0, 1]
+    listed = sample_rows(rows, 0, [0, 1, 2], (2,), torch.Generator().manual_seed(0))
+    assert [len(row.keys) for row in listed] == [0, 2, 2]
+    assert [len(row.balls) for row in listed] == [0, 0, 1]
 
 
 def test_keys_of_weight_zero_tie_as_separability_says() -> None:
@@ -203,79 +200,6 @@ def test_keys_of_weight_zero_tie_as_separability_says() -> None:
     (ball,) = sample_rows(rows, 0, [7], (5,), torch.Generator().manual_seed(0))[0].balls
     assert ball.inside[3:] == (True, True)
     assert ball.intruders == 3
-
-
-# Directions
-
-
-def turned(points: Tensor) -> Tensor:
-    """The same points in other axes."""
-    drawn = torch.randn(points.shape[1], points.shape[1], generator=torch.Generator().manual_seed(5)).double()
-    return points @ torch.linalg.qr(drawn).Q
-
-
-def test_angles_between_points_around_the_line() -> None:
-    """Around the z axis, whatever their heights and lengths: azimuths of 0, 90, 200 and 300 degrees."""
-    want = torch.tensor([0.0, 90, 200, 300]).double().deg2rad()
-    flat = torch.stack([want.cos(), want.sin()], -1) * torch.tensor([[1.0], [1e-6], [3], [0.2]])
-    points = torch.cat([flat, torch.tensor([[5.0], [-1], [0], [1e-7]])], -1)
-    found = azimuths(points, torch.tensor([0, 0, 3.0]).double())
-    steps = (found - found[0]).remainder(360)
-    mirrored = (-steps).remainder(360)
-    right = want.rad2deg()
-    assert torch.allclose(steps, right, atol=1e-6) or torch.allclose(mirrored, right, atol=1e-6)
-
-
-def test_angles_do_not_depend_on_the_axes() -> None:
-    points = torch.randn(30, 8, generator=torch.Generator().manual_seed(2)).double()
-    centre = points[:5].sum(0, keepdim=True)
-    both = turned(torch.cat([points, centre]))
-    found = azimuths(points, centre[0])
-    torch.testing.assert_close(azimuths(both[:-1], both[-1]), found)
-    assert bool(((found >= 0) & (found < 360)).all())
-    assert found.std() > 20
-
-
-@pytest.mark.parametrize(
-    ("points", "want"),
-    [
-        ([[0.0, 0, 0], [0, 0, 0], [0, 0, 0]], [0, 0, 0]),  # nothing
-        ([[1.0, 0, 0], [-2, 0, 0], [0, 0, 0]], [0, 0, 0]),  # all on the line
-        ([[1.0, 5, 0], [1, 2, 0], [1, -3, 0]], [0, 0, 180]),  # one direction across it
-    ],
-)
-def test_angles_of_points_without_a_plane(points: list[list[float]], want: list[float]) -> None:
-    found = azimuths(torch.tensor(points).double(), torch.tensor([3.0, 0, 0]).double())
-    torch.testing.assert_close(found, torch.tensor(want).double(), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_points_on_the_line_have_angle_zero_among_others(seed: int) -> None:
-    points = torch.randn(12, 6, generator=torch.Generator().manual_seed(seed)).double()
-    centre = points[:4].sum(0)
-    points[4:8] = torch.tensor([[0.7], [-1.3], [1e-9], [0]]) * centre
-    found = azimuths(points, centre)
-    assert found[4:8].tolist() == [0] * 4
-    assert found[[0, 1, 2, 3, 8, 9, 10, 11]].unique().numel() == 8
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_axes_point_to_the_side_of_the_farthest_point(seed: int) -> None:
-    """In three dimensions the plane across the line holds all directions, so the angles give the coordinates."""
-    points = torch.randn(9, 3, generator=torch.Generator().manual_seed(seed)).double()
-    turns = azimuths(points, torch.tensor([0.2, -1, 0.4]).double()).deg2rad()
-    for along in (turns.cos(), turns.sin()):
-        assert along[along.abs().argmax()] > 0
-    assert turns.cos().square().sum() > turns.sin().square().sum()
-
-
-def test_one_feature_one_member_and_a_centre_at_the_origin() -> None:
-    points = torch.tensor([[2.0], [-2], [1], [1]]).double()
-    ball = ball_of(points, torch.tensor([0, 1]), torch.tensor([2, 3]), torch.Generator().manual_seed(0))
-    assert (ball.distances, ball.radius, ball.inside, ball.intruders) == ((2, 2), 1, (False, False), 2)
-    alone = ball_of(points, torch.tensor([0]), torch.tensor([1, 2, 3]), torch.Generator().manual_seed(0))
-    assert (alone.distances, alone.radius, alone.inside) == ((0,), 1, (True,))
-    assert not any(map(math.isnan, (*ball.angles, *ball.other_angles, *alone.angles, *alone.other_angles)))
 
 
 # Window and queries
@@ -289,8 +213,8 @@ def made_up(length: int, index: int = 0) -> Window:
     ("lengths", "want"), [([64, 256, 1024], 256), ([64, 128, 512], 128), ([512, 1024], 512), ([1024, 300], 300)]
 )
 def test_the_first_window_of_the_longest_length_that_fits(lengths: list[int], want: int) -> None:
-    found = sample_window([made_up(length, index) for length in lengths for index in (0, 1)])
-    assert (found.length, found.index) == (want, 0)
+    window = sample_window([made_up(length, index) for length in lengths for index in (0, 1)])
+    assert (window.length, window.index) == (want, 0)
 
 
 @pytest.mark.parametrize("length", [2, 3, 9, 40, 256])
@@ -298,25 +222,25 @@ def test_the_first_window_of_the_longest_length_that_fits(lengths: list[int], wa
 @pytest.mark.parametrize("family", ["gpt2", "bert"])
 def test_positions_are_spread_and_hold_the_last(family: str, queries: int, length: int) -> None:
     tiny, first = model(family), 0 if family == "bert" else length // 8
-    found = sample_positions(tiny, made_up(length), settings(), 8, queries).tolist()
-    assert found[-1] == length - 1
-    assert len(found) == min(queries, length - first)
-    assert found[0] >= first
-    assert all(a < b for a, b in pairwise(found))
-    assert all(b - a <= 2 * -(-length // max(1, len(found) - 1)) for a, b in pairwise(found))
-    assert found == sample_positions(tiny, made_up(length), settings(), 8, queries).tolist()
+    positions = sample_positions(tiny, made_up(length), settings(), 8, queries).tolist()
+    assert positions[-1] == length - 1
+    assert len(positions) == min(queries, length - first)
+    assert positions[0] >= first
+    assert all(a < b for a, b in pairwise(positions))
+    assert all(b - a <= 2 * -(-length // max(1, len(positions) - 1)) for a, b in pairwise(positions))
+    assert positions == sample_positions(tiny, made_up(length), settings(), 8, queries).tolist()
 
 
 def test_the_seed_moves_the_positions() -> None:
-    found = {tuple(sample_positions(model(), made_up(256), settings(seed=seed), 8, 8).tolist()) for seed in range(5)}
-    assert len(found) == 5
+    places = {tuple(sample_positions(model(), made_up(256), settings(seed=seed), 8, 8).tolist()) for seed in range(5)}
+    assert len(places) == 5
 
 
 @pytest.mark.parametrize(("heads", "want"), [(8, 8), (144, 8), (300, 8), (480, 5), (1200, 2), (9999, 2)])
 def test_many_heads_get_fewer_queries(heads: int, want: int) -> None:
-    found = sample_positions(model(), made_up(256), settings(), heads, 8)
-    assert len(found) == want
-    assert len(found) * heads <= MOST_ROWS or want == 2
+    positions = sample_positions(model(), made_up(256), settings(), heads, 8)
+    assert len(positions) == want
+    assert len(positions) * heads <= MOST_ROWS or want == 2
 
 
 def test_same_sample_every_time_and_deaf_to_later_passes() -> None:
@@ -339,9 +263,9 @@ def sample() -> Sample:
 
 
 def test_json_to_sample_to_json_is_exact(sample: Sample) -> None:
-    found = json.dumps(sample_as_json(sample))
-    again = sample_from_json(json.loads(found))
-    assert json.dumps(sample_as_json(again)) == found
+    text = json.dumps(sample_as_json(sample))
+    again = sample_from_json(json.loads(text))
+    assert json.dumps(sample_as_json(again)) == text
     assert sample_from_json(json.loads(json.dumps(sample_as_json(again)))) == again
 
 
@@ -369,10 +293,10 @@ def compare(ball: Ball, kept: Ball) -> None:
 
 
 def test_json_in_units(sample: Sample) -> None:
-    found = sample_as_json(sample)
-    assert set(found["balls"]) == {"2", "4", "20"}
-    assert all(x is None for column in found["balls"]["20"].values() for x in column)  # a window of 5 keys has none
-    two = found["balls"]["2"]
+    content = sample_as_json(sample)
+    assert set(content["balls"]) == {"2", "4", "20"}
+    assert all(x is None for column in content["balls"]["20"].values() for x in column)  # a window of 5 keys has none
+    two = content["balls"]["2"]
     for distances, others, inside in zip(two["distances"], two["other_distances"], two["inside"], strict=True):
         assert max(*distances, *others) == 1000
         assert len(inside) == 2
@@ -384,20 +308,20 @@ def test_json_in_units(sample: Sample) -> None:
 def test_json_of_points_in_one_place() -> None:
     nowhere = Ball(1, 0.0, (True,), (0.0,), (0.0,), (1, 2), (0.0, 0.0), (0.0, 359.9), 2)
     row = sampled(model(), settings()).rows[0]
-    found = sample_as_json(Sample(3, 0, ("a", "b", "c"), (1,), (2,), (replace(row, balls=(nowhere,)),)))
-    assert found["balls"]["1"]["scale"] == [0.0]
-    assert found["balls"]["1"]["other_angles"] == [[0, 0]]
-    assert sample_as_json(sample_from_json(found)) == found
+    content = sample_as_json(Sample(3, 0, ("a", "b", "c"), (1,), (2,), (replace(row, balls=(nowhere,)),)))
+    assert content["balls"]["1"]["scale"] == [0.0]
+    assert content["balls"]["1"]["other_angles"] == [[0, 0]]
+    assert sample_as_json(sample_from_json(content)) == content
 
 
 @pytest.mark.slow
 def test_size_of_144_heads() -> None:
     network = tiny_models.gpt2(n_layer=12, n_head=12, n_embd=96, n_positions=256, vocab_size=256)
     tiny = wrap(network, tiny_models.byte_tokenizer(), "wide")
-    found = sampled(tiny, settings(lengths=[256]), sizes=(5, 20))
-    assert len(found.rows) == 144 * 8
-    assert sum(len(row.balls) for row in found.rows) == 2 * 144 * 8
-    content = sample_as_json(found)
+    large = sampled(tiny, settings(lengths=[256]), sizes=(5, 20))
+    assert len(large.rows) == 144 * 8
+    assert sum(len(row.balls) for row in large.rows) == 2 * 144 * 8
+    content = sample_as_json(large)
     heat = len(json.dumps(content.pop("heat"), separators=(",", ":")))
     assert heat < 144 * 64 * 64 * 1.4  # a byte per cell, in base 64
     assert len(json.dumps(content, separators=(",", ":"))) < 1_200_000

@@ -55,9 +55,9 @@ def test_joined_tokens_are_the_text_of_the_window(content: str, length: int) -> 
     cut = windows(text, [length], 3, 0, tokenizer=BYTE)
     assert cut
     for window in cut:
-        found = token_texts(BYTE, text, window)
-        assert len(found) == length
-        assert "".join(token for token in found if token != CONTINUED) == content[window.start : window.end]
+        texts = token_texts(BYTE, text, window)
+        assert len(texts) == length
+        assert "".join(token for token in texts if token != CONTINUED) == content[window.start : window.end]
 
 
 @pytest.mark.parametrize("tokenizer", [BYTE, BEGIN], ids=["bytes", "begin"])
@@ -66,32 +66,32 @@ def test_hostile_text_survives(tokenizer: Any) -> None:
     cut = windows(text, [64], 5, 0, tokenizer=tokenizer)
     assert len(cut) == 5
     for window in cut:
-        found = token_texts(tokenizer, text, window)
-        assert len(found) == 64
-        assert "\ufffd" not in "".join(found)
-        plain = [token for token in found if token not in (CONTINUED, "<s>")]
+        texts = token_texts(tokenizer, text, window)
+        assert len(texts) == 64
+        assert "\ufffd" not in "".join(texts)
+        plain = [token for token in texts if token not in (CONTINUED, "<s>")]
         assert "".join(plain) == text.content[window.start : window.end]
 
 
 def test_a_begin_token_is_shown_by_its_name() -> None:
-    found = shown("plain words " * 30, 20, BEGIN)
-    assert found[0] == "<s>"
-    assert "".join(found[1:]) in "plain words " * 30
+    texts = shown("plain words " * 30, 20, BEGIN)
+    assert texts[0] == "<s>"
+    assert "".join(texts[1:]) in "plain words " * 30
 
 
 def test_encoder_tokens_have_names_and_keep_the_spaces_that_the_tokenizer_drops() -> None:
-    found = shown("Plain  words\nhere " * 30, 30, ENCODER)
-    assert (found[0], found[-1]) == ("[CLS]", "[SEP]")
-    assert "".join(found[1:-1]) in "Plain  words\nhere " * 30
-    assert any(token.startswith("  w") for token in found)
+    texts = shown("Plain  words\nhere " * 30, 30, ENCODER)
+    assert (texts[0], texts[-1]) == ("[CLS]", "[SEP]")
+    assert "".join(texts[1:-1]) in "Plain  words\nhere " * 30
+    assert any(token.startswith("  w") for token in texts)
 
 
 def test_long_tokens_and_long_gaps_are_cut() -> None:
     """An unknown word is one token, however long; spaces between words are none."""
     content = f"ab {'é' * 500} cd{' ' * 500}ef"
-    found = shown(content, 9, ENCODER, count=1)
-    assert found[3] == " " + "é" * (LONGEST - 1) + "…"
-    assert found[4:8] == (" c", "d", " " * 16 + "e", "f")
+    texts = shown(content, 9, ENCODER, count=1)
+    assert texts[3] == " " + "é" * (LONGEST - 1) + "…"
+    assert texts[4:8] == (" c", "d", " " * 16 + "e", "f")
 
 
 class Recorder:
@@ -131,14 +131,14 @@ class Parity:
 
 def test_more_surroundings_are_taken_until_the_tokens_are_the_same() -> None:
     content = "abcdefghij" * 2000
-    found = Parity()(content)
-    window = Window(20, 0, torch.tensor(found["input_ids"][7000:7020]), 7000, 7020)
+    encoded = Parity()(content)
+    window = Window(20, 0, torch.tensor(encoded["input_ids"][7000:7020]), 7000, 7020)
     recorder = Recorder(Parity())
     assert token_texts(recorder, Text("text", content), window) == tuple(content[7000:7020])
     assert recorder.given > 4020 + len(content)  # the second try had the whole text
 
 
-def test_another_text_is_told() -> None:
+def test_another_text_is_reported() -> None:
     window = windows("one text of some words", [8], 1, 0, tokenizer=BYTE)[0]
     with pytest.raises(AbbeError, match=r"other has no window 0 of 8 tokens: another text\?"):
         token_texts(BYTE, Text("other", "x" * 40), window)

@@ -47,20 +47,20 @@ def untrained(family: str, seed: int) -> LoadedModel:
     return wrap(network, tiny_models.byte_tokenizer(), f"untrained {family}")
 
 
-def first_of(found: Report) -> Finding:
-    return found.verdicts[0]
+def first_of(result: Report) -> Finding:
+    return result.verdicts[0]
 
 
-def is_recognised(found: Report) -> bool:
+def is_recognised(result: Report) -> bool:
     """First among the verdicts, with its rule and numbers; nowhere is it advised to allow more."""
-    first = first_of(found)
+    first = first_of(result)
     if first.topic != NOT_LEARNED:
-        assert found.learned
+        assert result.learned
         return False
     assert first.sentence.startswith(NOTICE)
     assert first.rule.endswith(".")
-    assert "allow more" not in " ".join(finding.sentence for finding in found.advice)
-    assert not found.learned
+    assert "allow more" not in " ".join(finding.sentence for finding in result.advice)
+    assert not result.learned
     return True
 
 
@@ -69,9 +69,9 @@ def is_recognised(found: Report) -> bool:
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("family", list(CLASSES))
 def test_fresh_weights_of_every_family_are_recognised(family: str, seed: int) -> None:
-    found = report(untrained(family, seed), tiny_runs.TEXT, **QUICK)
-    assert is_recognised(found)
-    numbers = first_of(found).numbers
+    result = report(untrained(family, seed), tiny_runs.TEXT, **QUICK)
+    assert is_recognised(result)
+    numbers = first_of(result).numbers
     assert (numbers["loss of the next token, nats"] is None) == (family == "bert")
     if family != "bert":
         assert numbers["loss of guessing, nats"] == pytest.approx(math.log(256))
@@ -81,12 +81,12 @@ def test_fresh_weights_of_every_family_are_recognised(family: str, seed: int) ->
 @pytest.mark.parametrize("family", ["gpt2", "llama", "mistral", "gemma2", "gpt-oss"])
 def test_large_random_weights_are_recognised_by_their_loss(family: str) -> None:
     """Their attention is far from uniform, and no head's near the ceiling."""
-    found = report(tiny_runs.model(family), tiny_runs.TEXT, **QUICK)
-    assert is_recognised(found)
-    numbers = first_of(found).numbers
+    result = report(tiny_runs.model(family), tiny_runs.TEXT, **QUICK)
+    assert is_recognised(result)
+    numbers = first_of(result).numbers
     assert numbers["heads near the entropy ceiling"] < UNIFORM_HEADS * numbers["heads"]
-    assert "predicted no better than by guessing" in first_of(found).sentence
-    assert "entropy ceiling" not in first_of(found).sentence
+    assert "predicted no better than by guessing" in first_of(result).sentence
+    assert "entropy ceiling" not in first_of(result).sentence
 
 
 @pytest.mark.slow

@@ -36,7 +36,7 @@ SHARP = {"effective_tokens": (2.9, 2.8, 3.0, 500.0, None)}
 FORCED = {"max_weight": (0.05, 0.04, 0.06, 0.49, 0.002)}
 
 
-def found(*heads: dict[str, Any], **options: Any) -> dict[str, Finding]:
+def findings_of(*heads: dict[str, Any], **options: Any) -> dict[str, Finding]:
     table = Lookup(made_run(heads, **options))
     return {finding.topic: finding for finding in verdicts(table, floors(table))}
 
@@ -115,20 +115,20 @@ def test_a_head_verdict_gives_its_numbers_and_its_rule() -> None:
 
 
 def test_dispersion_counts_heads_and_those_that_are_sure() -> None:
-    finding = found(UNIFORM, BARELY_UNIFORM, NOT_UNIFORM, {})["dispersion"]
+    finding = findings_of(UNIFORM, BARELY_UNIFORM, NOT_UNIFORM, {})["dispersion"]
     assert finding.heads == ((0, 0), (0, 1))
     assert finding.numbers["of these with the whole interval there"] == 1
     assert finding.numbers["mean entropy over its ceiling"] == pytest.approx((5.9 + 5.71 + 5.69 + 2.0) / 24)
-    assert found(UNIFORM)["dispersion"].sentence.startswith("The only head is within")
+    assert findings_of(UNIFORM)["dispersion"].sentence.startswith("The only head is within")
 
 
 def test_forced_dispersion_is_about_the_ceiling_not_the_weight() -> None:
-    finding = found(FORCED, {"max_weight": (0.05, 0.04, 0.06, 0.5, 0.002)})["forced dispersion"]
+    finding = findings_of(FORCED, {"max_weight": (0.05, 0.04, 0.06, 0.5, 0.002)})["forced dispersion"]
     assert finding.heads == ((0, 0),)
 
 
 def test_no_ceiling_no_sentence() -> None:
-    assert "forced dispersion" not in found({"max_weight": (0.05, 0.04, 0.06, None, 0.002)})
+    assert "forced dispersion" not in findings_of({"max_weight": (0.05, 0.04, 0.06, None, 0.002)})
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_no_ceiling_no_sentence() -> None:
 )
 def test_random_sets(p_values: dict[int, float], critical: int | None, words: str) -> None:
     numbers = None if critical is None else (float(critical), 5.0, 100.0, None, None)
-    finding = found(*[{}] * 5, p_values=p_values, critical=numbers)["random sets"]
+    finding = findings_of(*[{}] * 5, p_values=p_values, critical=numbers)["random sets"]
     assert finding.sentence.startswith(words)
     at = critical or 100
     assert finding.numbers[f"p-value at N = {at}"] == p_values[at]
@@ -154,13 +154,13 @@ def test_random_sets(p_values: dict[int, float], critical: int | None, words: st
 
 
 def test_separability_counts_heads_no_better_than_random() -> None:
-    finding = found(BLURRED, NEARLY_BLURRED, {})["separability"]
+    finding = findings_of(BLURRED, NEARLY_BLURRED, {})["separability"]
     assert finding.heads == ((0, 0),)
     assert finding.numbers["heads no better than random"] == 1
 
 
 def test_length_sinks_and_gradients() -> None:
-    findings = found(FADING, {"decay_exponent": (0.01, -0.1, 0.1, None, 1.0)}, SINK)
+    findings = findings_of(FADING, {"decay_exponent": (0.01, -0.1, 0.1, None, 1.0)}, SINK)
     assert findings["length"].heads == ((0, 0),)
     assert findings["length"].numbers["heads whose interval reaches 0 or below"] == 1
     assert findings["sinks"].heads == ((0, 2),)
@@ -179,7 +179,7 @@ def test_too_few_heads_for_the_test() -> None:
 
 def test_nothing_is_better_than_sets_that_are_always_separable() -> None:
     certain = {"separability": (1.0, 1.0, 1.0, None, 1.0)}
-    assert "separability" not in found(certain, overall=certain)
+    assert "separability" not in findings_of(certain, overall=certain)
 
 
 def test_an_empty_run_has_no_verdicts() -> None:
@@ -248,8 +248,8 @@ def test_a_ceiling_from_the_range_needs_softmax() -> None:
 
 def test_the_floor_is_where_the_power_law_between_two_temperatures_reaches_one() -> None:
     # 4 at 0.1 and 0.8 at 0.5: slope -1, as 0.4/T: reaches 1 at T = 0.4
-    (found_floor,) = floors(Lookup(made_run([{}])))["floor"]
-    assert found_floor == pytest.approx(0.4)
+    (floor,) = floors(Lookup(made_run([{}])))["floor"]
+    assert floor == pytest.approx(0.4)
     (with_one,) = floors(Lookup(made_run([{"sensitivity_worst_p95": {0.1: 4.0, 1.0: 0.25}}])))["floor"]
     assert with_one == pytest.approx(0.1 * 10**0.5)  # the measure without a suffix is at T = 1
     table = floors(Lookup(made_run([{"sensitivity_worst_p95": {0.1: 0.9, 0.5: 0.3, 1.0: 0.2}}])))
@@ -275,9 +275,9 @@ def test_fragile_below(points: list[tuple[float, float]], floor: float | None) -
 
 def test_gradients_name_the_first_fragile_head() -> None:
     calm = {"sensitivity_worst_p95": {0.1: 0.5, 1.0: 0.1}}
-    assert "no head becomes fragile" in found(calm)["gradients"].sentence
+    assert "no head becomes fragile" in findings_of(calm)["gradients"].sentence
     first, last = ({"sensitivity_worst_p95": {0.1: 10 * t, 0.5: 2 * t, 1.0: 0.1}} for t in (0.45, 0.2))
-    finding = found(calm, {}, first, last)["gradients"]
+    finding = findings_of(calm, {}, first, last)["gradients"]
     assert finding.sentence.endswith("the first head becomes fragile below T = 0.45.")
     assert finding.numbers["heads that get fragile"] == 3
     assert finding.numbers["the same for the median head"] == pytest.approx(0.4)

@@ -25,9 +25,9 @@ def series(
 
 
 def claims(name: str, tables: dict[str, pl.DataFrame], **about: Any) -> dict[str, Claim]:
-    found = judge({name: Figure(name, tables, about)})
-    assert all(claim.figure == name and claim.paper and claim.rule and claim.measured for claim in found)
-    return {claim.topic: claim for claim in found}
+    verdicts = judge({name: Figure(name, tables, about)})
+    assert all(claim.figure == name and claim.paper and claim.rule and claim.measured for claim in verdicts)
+    return {claim.topic: claim for claim in verdicts}
 
 
 def power(exponent: float, factor: float = 1.0) -> dict[int, float]:
@@ -111,7 +111,7 @@ def test_plateau(line: dict[int, float], answer: str) -> None:
 
 
 def critical(
-    found: Mapping[int, tuple[float | None, float | None]], heads: int = 144, growing: Mapping[int, float] = power(1)
+    sizes: Mapping[int, tuple[float | None, float | None]], heads: int = 144, growing: Mapping[int, float] = power(1)
 ) -> dict[str, Claim]:
     rows = [
         {
@@ -123,7 +123,7 @@ def critical(
             "high": None,
             "largest_n": length // 2,
         }
-        for length, both in found.items()
+        for length, both in sizes.items()
         for level, n in zip((0.01, 0.05), both, strict=True)
     ]
     table = pl.DataFrame(rows, schema_overrides={"critical_n": pl.Float64, "low": pl.Float64, "high": pl.Float64})
@@ -161,17 +161,17 @@ def test_critical_growth(exponent: float, answer: str) -> None:
 
 
 def test_critical_growth_is_not_judged_where_tests_reject() -> None:
-    found: dict[int, tuple[float | None, float | None]] = {32: (8, 8), 64: (14, 14), 128: (24, 24), 256: (None, 5)}
-    claim = critical(found)["critical N grows with length"]
+    sizes: dict[int, tuple[float | None, float | None]] = {32: (8, 8), 64: (14, 14), 128: (24, 24), 256: (None, 5)}
+    claim = critical(sizes)["critical N grows with length"]
     assert claim.answer == "cannot be judged"
     assert "every test rejects at 1 of 4 lengths" in claim.measured
 
 
 @pytest.mark.parametrize(("heads", "answer"), [(4, "cannot be judged"), (5, "holds")])
 def test_critical_share_needs_heads(heads: int, answer: str) -> None:
-    """With four heads not even two groups apart are told apart at level 0.01."""
-    found = critical({length: (0.06 * length, None) for length in LENGTHS}, heads)
-    assert found["critical N"].answer == answer
+    """With four heads not even two disjoint groups differ at level 0.01."""
+    verdict = critical({length: (0.06 * length, None) for length in LENGTHS}, heads)
+    assert verdict["critical N"].answer == answer
 
 
 @pytest.mark.parametrize(("exponent", "answer"), [(1, "does not hold"), (0.0, "does not hold"), (-0.5, "holds")])
@@ -201,8 +201,8 @@ def separability(line: Mapping[int, float], **more: Any) -> dict[str, Claim]:
     ],
 )
 def test_separability(line: dict[int, float], falls: str, settles: str) -> None:
-    found = separability(line)
-    assert (found["separability falls"].answer, found["separable share"].answer) == (falls, settles)
+    verdict = separability(line)
+    assert (verdict["separability falls"].answer, verdict["separable share"].answer) == (falls, settles)
 
 
 def gradient(exponent: float, worst: float = 0.45) -> dict[str, Claim]:
@@ -255,17 +255,17 @@ def drift(by_size: Mapping[int, float], by_length: Mapping[int, float]) -> dict[
 
 def test_drift() -> None:
     down, up = {1: 0.0, 5: 0.5, 100: 0.3}, {1: 0.0, 5: 0.3, 100: 1.5}
-    found = drift(down, {32: 0.6, 1024: 0.4})
-    assert [claim.answer for claim in found.values()] == ["holds", "holds"]
-    found = drift(up, {32: 0.4, 1024: 0.6})
-    assert [claim.answer for claim in found.values()] == ["does not hold", "does not hold"]
-    found = drift({1: 0.0, 5: 0.5}, {32: 0.4})
-    assert [claim.answer for claim in found.values()] == ["cannot be judged", "cannot be judged"]
+    verdict = drift(down, {32: 0.6, 1024: 0.4})
+    assert [claim.answer for claim in verdict.values()] == ["holds", "holds"]
+    verdict = drift(up, {32: 0.4, 1024: 0.6})
+    assert [claim.answer for claim in verdict.values()] == ["does not hold", "does not hold"]
+    verdict = drift({1: 0.0, 5: 0.5}, {32: 0.4})
+    assert [claim.answer for claim in verdict.values()] == ["cannot be judged", "cannot be judged"]
 
 
 def test_drift_is_not_judged_if_nats_and_share_disagree_or_hardly_change() -> None:
-    found = drift({5: 0.5, 100: 0.7}, {32: 0.5, 1024: 0.49})
-    assert [claim.answer for claim in found.values()] == ["cannot be judged", "cannot be judged"]
+    verdict = drift({5: 0.5, 100: 0.7}, {32: 0.5, 1024: 0.49})
+    assert [claim.answer for claim in verdict.values()] == ["cannot be judged", "cannot be judged"]
 
 
 def test_statements_without_a_figure_are_not_judged() -> None:

@@ -28,7 +28,7 @@ def planned(figures: Any = FIGURES, context: int | None = 1024, quick: bool = Fa
 
 
 @pytest.fixture(scope="module")
-def found() -> Reproduction:
+def reproduction() -> Reproduction:
     return abbe.reproduce(model(), TEXT, windows=2, queries=6, progress=False)
 
 
@@ -85,8 +85,8 @@ def lines(table: pl.DataFrame, vectors: str, axis: str) -> dict[str, dict[int, f
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(("figure", "axis"), [("2a", "length"), ("2b", "n")])
 @pytest.mark.parametrize("vectors", KINDS)
-def test_distances(found: Reproduction, figure: str, axis: str, vectors: str) -> None:
-    table = found.figures[figure].tables["distance"]
+def test_distances(reproduction: Reproduction, figure: str, axis: str, vectors: str) -> None:
+    table = reproduction.figures[figure].tables["distance"]
     assert table.columns == ["vectors", axis, "series", "value", "low", "high"]
     shown = lines(table, vectors, axis)
     assert set(shown) == {"selected", "random", "bound", "expected low", "expected high"}
@@ -101,13 +101,13 @@ def test_distances(found: Reproduction, figure: str, axis: str, vectors: str) ->
     assert (own["value"] <= own["high"]).all()
 
 
-def test_embeddings_have_length_one(found: Reproduction) -> None:
+def test_embeddings_have_length_one(reproduction: Reproduction) -> None:
     """So that no distance exceeds (n - N + 1) for weights that sum to 1."""
-    shown = lines(found.figures["2a"].tables["distance"], "embedding", "length")
+    shown = lines(reproduction.figures["2a"].tables["distance"], "embedding", "length")
     assert all(value <= length - 5 + 1 for length, value in shown["selected"].items())
 
 
-def test_distances_are_those_of_a_diagnosis(found: Reproduction) -> None:
+def test_distances_are_those_of_a_diagnosis(reproduction: Reproduction) -> None:
     run = abbe.diagnose(
         model(),
         TEXT,
@@ -120,14 +120,14 @@ def test_distances_are_those_of_a_diagnosis(found: Reproduction) -> None:
         progress=False,
     )
     rows = run.table.filter((pl.col("measure") == "distance") & pl.col("head").is_null()).sort("length")
-    shown = lines(found.figures["2a"].tables["distance"], "embedding", "length")
+    shown = lines(reproduction.figures["2a"].tables["distance"], "embedding", "length")
     assert list(shown["selected"].values()) == rows["value"].to_list()
     assert list(shown["random"].values()) == rows["control"].to_list()
     assert list(shown["bound"].values()) == rows["limit"].to_list()
 
 
-def test_critical_n(found: Reproduction) -> None:
-    tables = found.figures["2c"].tables
+def test_critical_n(reproduction: Reproduction) -> None:
+    tables = reproduction.figures["2c"].tables
     critical, tests = tables["critical"], tables["tests"]
     assert critical.columns == ["vectors", "length", "level", "critical_n", "low", "high", "largest_n"]
     assert critical.select("vectors", "length", "level").rows() == [
@@ -145,11 +145,11 @@ def test_critical_n(found: Reproduction) -> None:
 
 
 @pytest.mark.parametrize("vectors", KINDS)
-def test_separability(found: Reproduction, vectors: str) -> None:
-    tables = found.figures["3"].tables
+def test_separability(reproduction: Reproduction, vectors: str) -> None:
+    tables = reproduction.figures["3"].tables
     heads = tables["heads"].filter(pl.col("vectors") == vectors)
     assert heads.columns == ["vectors", "layer", "head", "n", "value", "control"]
-    assert heads.select("layer", "head").n_unique() == found.figures["3"].about["heads"] == 8
+    assert heads.select("layer", "head").n_unique() == reproduction.figures["3"].about["heads"] == 8
     assert heads["value"].is_between(0, 1).all()
     mean = lines(tables["mean"], vectors, "n")
     for n, value in mean["selected"].items():
@@ -159,8 +159,8 @@ def test_separability(found: Reproduction, vectors: str) -> None:
     assert mean["selected"][1] == 1  # one token is always separable
 
 
-def test_sensitivity(found: Reproduction) -> None:
-    tables = found.figures["4"].tables
+def test_sensitivity(reproduction: Reproduction) -> None:
+    tables = reproduction.figures["4"].tables
     table, ceilings = tables["sensitivity"], tables["ceilings"]
     assert table.columns == ["temperature", "step", "direction", "statistic", "value"]
     assert set(table["step"]) == {None, 1e-3, 0.1, 10.0}
@@ -190,9 +190,9 @@ def test_blocks_of_queries_change_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert_frame_equal(parts, whole, rel_tol=1e-4, abs_tol=1e-7)
 
 
-def test_small_steps_approach_the_derivative(found: Reproduction) -> None:
+def test_small_steps_approach_the_derivative(reproduction: Reproduction) -> None:
     table = (
-        found.figures["4"]
+        reproduction.figures["4"]
         .tables["sensitivity"]
         .filter((pl.col("temperature") == 1) & (pl.col("direction") == "random") & (pl.col("statistic") == "mean"))
     )
@@ -201,8 +201,8 @@ def test_small_steps_approach_the_derivative(found: Reproduction) -> None:
     assert by_step[1e-3] == pytest.approx(by_step[None], rel=0.2)
 
 
-def test_drift(found: Reproduction) -> None:
-    tables = found.figures["drift"].tables
+def test_drift(reproduction: Reproduction) -> None:
+    tables = reproduction.figures["drift"].tables
     assert tables["by_size"].columns == ["n", "series", "value", "low", "high", "share"]
     assert tables["by_length"].columns == ["length", "series", "value", "low", "high", "share"]
     by_size = tables["by_size"].filter(pl.col("series") == "selected")
@@ -215,11 +215,11 @@ def test_drift(found: Reproduction) -> None:
     assert by_length["share"].to_list() == pytest.approx((by_length["value"] / math.log(5)).to_list())
 
 
-def test_statements_and_times(found: Reproduction) -> None:
-    assert {claim.figure for claim in found.claims} == {*FIGURES, "drift"}
-    assert set(found.seconds) == set(FIGURES)
-    assert all(seconds > 0 for seconds in found.seconds.values())
-    assert found.manifest["self_check"]["error"] < 1e-3
+def test_statements_and_times(reproduction: Reproduction) -> None:
+    assert {claim.figure for claim in reproduction.claims} == {*FIGURES, "drift"}
+    assert set(reproduction.seconds) == set(FIGURES)
+    assert all(seconds > 0 for seconds in reproduction.seconds.values())
+    assert reproduction.manifest["self_check"]["error"] < 1e-3
 
 
 # Folders and mistakes
@@ -277,27 +277,27 @@ def test_folder_belongs_to_one_model_and_one_set_of_settings(tmp_path: Path) -> 
         abbe.reproduce(model(), TEXT, figures=["2b"], **(options | {"folder": tmp_path / "other"}))
 
 
-def test_times_of_figures_are_saved(found: Reproduction) -> None:
-    saved = found.as_json()
-    assert saved["figure_seconds"] == found.seconds
-    assert saved["manifest"]["seconds"]["total"] == pytest.approx(sum(found.seconds.values()), abs=0.01)
+def test_times_of_figures_are_saved(reproduction: Reproduction) -> None:
+    saved = reproduction.as_json()
+    assert saved["figure_seconds"] == reproduction.seconds
+    assert saved["manifest"]["seconds"]["total"] == pytest.approx(sum(reproduction.seconds.values()), abs=0.01)
 
 
 @pytest.mark.slow
 def test_short_text_gives_shorter_windows() -> None:
     larger = wrap(tiny_models.gpt2(vocab_size=256, n_positions=256), tiny_models.byte_tokenizer(), "larger")
     short = abbe.Text("short", TEXT.content[:150])
-    found = abbe.reproduce(larger, short, figures=["2a", "2b"], windows=2, queries=4, progress=False)
-    assert found.figures["2b"].about["length"] == 128
-    assert found.figures["2a"].about["lengths"] == [32, 64, 128]
-    assert found.figures["2a"].about["windows"] == "1 to 2"
-    assert any("256" in why for why in found.manifest["skipped"])
+    shorter = abbe.reproduce(larger, short, figures=["2a", "2b"], windows=2, queries=4, progress=False)
+    assert shorter.figures["2b"].about["length"] == 128
+    assert shorter.figures["2a"].about["lengths"] == [32, 64, 128]
+    assert shorter.figures["2a"].about["windows"] == "1 to 2"
+    assert any("256" in why for why in shorter.manifest["skipped"])
     with pytest.raises(abbe.AbbeError, match="room for windows of 32 tokens: the figures need at least 64"):
         abbe.reproduce(larger, abbe.Text("short", TEXT.content[:50]), progress=False)
 
 
-def test_distance_for_sets_in_proportion_to_the_length(found: Reproduction) -> None:
-    table = found.figures["2c"].tables["proportional"]
+def test_distance_for_sets_in_proportion_to_the_length(reproduction: Reproduction) -> None:
+    table = reproduction.figures["2c"].tables["proportional"]
     assert table.select("vectors", "length", "n").rows() == [(kind, n * 8, n) for kind in KINDS for n in (4, 8)]
 
 

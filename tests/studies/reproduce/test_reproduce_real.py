@@ -14,24 +14,24 @@ pytestmark = pytest.mark.real
 
 @pytest.mark.parametrize("name", ["stories260K", "stories15M"])
 def test_all_figures_of_small_models(name: str) -> None:
-    found = abbe.reproduce(
+    reproduction = abbe.reproduce(
         shared_model(name), shared_text("war_and_peace.txt"), windows=2, queries=4, quick=True, progress=False
     )
-    assert set(found.figures) == {*FIGURES, "drift"}
-    assert found.manifest["self_check"]["error"] < 1e-3
-    table = found.figures["3"].tables["mean"]
+    assert set(reproduction.figures) == {*FIGURES, "drift"}
+    assert reproduction.manifest["self_check"]["error"] < 1e-3
+    table = reproduction.figures["3"].tables["mean"]
     means = {(row["vectors"], row["n"], row["series"]): row["value"] for row in table.iter_rows(named=True)}
     for vectors in ("embedding", "value"):
         assert means[vectors, 1, "selected"] == 1
         assert means[vectors, 32, "selected"] > 2 * means[vectors, 32, "random"]
-    ceiling = next(claim for claim in found.claims if claim.topic == "ceiling of Corollary 3")
+    ceiling = next(claim for claim in reproduction.claims if claim.topic == "ceiling of Corollary 3")
     assert ceiling.answer == "does not hold"
     assert 0.5 < (ceiling.numbers["largest ratio to 1/(2T)"] or 0) <= 1.0001
-    assert name in reproduction_page(found)
+    assert name in reproduction_page(reproduction)
 
 
 def test_separability_of_smollm2() -> None:
-    found = abbe.reproduce(
+    reproduction = abbe.reproduce(
         pulled("smollm2"),
         shared_text("war_and_peace.txt"),
         figures=["3"],
@@ -40,7 +40,7 @@ def test_separability_of_smollm2() -> None:
         quick=True,
         progress=False,
     )
-    table = found.figures["3"].tables["mean"]
+    table = reproduction.figures["3"].tables["mean"]
     means = {(row["vectors"], row["n"], row["series"]): row["value"] for row in table.iter_rows(named=True)}
     assert means["value", 16, "selected"] > means["value", 16, "random"] + 0.3
-    assert found.figures["3"].about["heads"] == 270
+    assert reproduction.figures["3"].about["heads"] == 270

@@ -31,10 +31,10 @@ def report(kinds: Sequence[str], **changes: Any) -> Report:
     return made.report(places, lengths=(64, 256, 1024), sizes=(5,), temperatures=(1.0,), **(parts | changes))
 
 
-def grown(found: Report, crossings: dict[tuple[int, int], tuple[int | None, int | None]]) -> Report:
+def grown(result: Report, crossings: dict[tuple[int, int], tuple[int | None, int | None]]) -> Report:
     rows = [(*place, *lengths) for place, lengths in crossings.items()]
     schema = {"layer": pl.Int32, "head": pl.Int32, "uniform_from": pl.Int64, "random_from": pl.Int64}
-    return replace(found, growth=pl.DataFrame(rows, schema=schema, orient="row"))
+    return replace(result, growth=pl.DataFrame(rows, schema=schema, orient="row"))
 
 
 @pytest.mark.parametrize(
@@ -65,9 +65,9 @@ def grown(found: Report, crossings: dict[tuple[int, int], tuple[int | None, int 
     ],
 )  # fmt: skip
 def test_the_sentence(kinds: list[str], grade: str, sentence: str) -> None:
-    found = answer(report(kinds)) if kinds else answer(replace(report(["sharp"]), heads=()))
-    assert (found.grade, found.sentence) == (grade, sentence)
-    assert found.rule.endswith(".")
+    reply = answer(report(kinds)) if kinds else answer(replace(report(["sharp"]), heads=()))
+    assert (reply.grade, reply.sentence) == (grade, sentence)
+    assert reply.rule.endswith(".")
 
 
 SCATTERED = ["sharp"] * 7 + ["uniform"] * 2 + ["blurred"]
@@ -99,13 +99,13 @@ EVENLY = "weight their keys almost evenly or no better than at random"
 def test_dispersing_names_the_length(
     crossings: dict[tuple[int, int], tuple[int | None, int | None]], sentence: str
 ) -> None:
-    found = answer(grown(report(SCATTERED), crossings))
-    assert (found.grade, found.sentence) == ("bad", sentence)
+    reply = answer(grown(report(SCATTERED), crossings))
+    assert (reply.grade, reply.sentence) == ("bad", sentence)
 
 
 def test_dispersing_without_growth_names_no_length() -> None:
-    found = answer(replace(report(SCATTERED), growth=pl.DataFrame()))
-    assert found.sentence == f"Dispersing: 3 of 10 heads {EVENLY}."
+    reply = answer(replace(report(SCATTERED), growth=pl.DataFrame()))
+    assert reply.sentence == f"Dispersing: 3 of 10 heads {EVENLY}."
 
 
 def test_two_scattered_heads_of_ten_are_to_look_at() -> None:
@@ -120,18 +120,18 @@ def test_two_scattered_heads_of_ten_are_to_look_at() -> None:
     ],
 )
 def test_hardly_learned_comes_before_all_others(kinds: list[str], sentence: str) -> None:
-    found = report(kinds, verdicts=UNLEARNED)
-    told = answer(found)
-    assert (told.grade, told.topic, told.sentence) == ("bad", NOT_LEARNED, sentence)
-    assert told.rule == "the rule of that verdict"
-    assert [step.command for step in next_steps(found, told)] == ["abbe report embedded"]
+    result = report(kinds, verdicts=UNLEARNED)
+    reply = answer(result)
+    assert (reply.grade, reply.topic, reply.sentence) == ("bad", NOT_LEARNED, sentence)
+    assert reply.rule == "the rule of that verdict"
+    assert [step.command for step in next_steps(result, reply)] == ["abbe report embedded"]
 
 
 def test_json_has_the_answer_and_its_commands() -> None:
-    found = json.loads(json.dumps(report(["sharp"] * 9 + ["fading"]).as_json()["answer"]))
-    assert found["sentence"] == "Healthy: 9 of 10 heads select; 1 to look at: 0.9."
-    assert (found["grade"], found["topic"], found["heads"]) == ("good", "healthy", [[0, 9]])
-    assert [list(step) for step in found["steps"]] == [["words", "command"]]
+    content = json.loads(json.dumps(report(["sharp"] * 9 + ["fading"]).as_json()["answer"]))
+    assert content["sentence"] == "Healthy: 9 of 10 heads select; 1 to look at: 0.9."
+    assert (content["grade"], content["topic"], content["heads"]) == ("good", "healthy", [[0, 9]])
+    assert [list(step) for step in content["steps"]] == [["words", "command"]]
 
 
 # What to do next
@@ -148,8 +148,8 @@ def alternatives(gains: dict[str, int]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=names, orient="row")
 
 
-def steps_of(found: Report) -> list[tuple[str, str]]:
-    return [(step.words, step.command) for step in next_steps(found, answer(found))]
+def steps_of(result: Report) -> list[tuple[str, str]]:
+    return [(step.words, step.command) for step in next_steps(result, answer(result))]
 
 
 GAINING = alternatives({"baseline": 0, "entmax:alpha=1.5": 4, "sparsemax": 0, "softmax:temperature=0.7": 9})
@@ -173,9 +173,9 @@ def test_no_gain_no_advice() -> None:
 )
 def test_what_is_wrong_comes_first_and_three_are_enough(kinds: list[str], spec: str) -> None:
     few = made.MANIFEST | {"settings": made.MANIFEST["settings"] | {"windows": 2}}
-    found = steps_of(report(kinds, alternatives=GAINING, manifest=few))
-    assert [shlex.split(command)[1] for _, command in found] == ["compare", "compare", "capacity"]
-    assert f"--with {spec} " in found[0][1]
+    steps = steps_of(report(kinds, alternatives=GAINING, manifest=few))
+    assert [shlex.split(command)[1] for _, command in steps] == ["compare", "compare", "capacity"]
+    assert f"--with {spec} " in steps[0][1]
 
 
 def test_capacity_says_what_the_weight_says() -> None:
@@ -183,16 +183,16 @@ def test_capacity_says_what_the_weight_says() -> None:
     masses = pl.col("n").replace_strict({5: 0.6, 20: 0.93, 50: 0.99}, default=0.5, return_dtype=pl.Float64)
     for scale, words in ((1.0, "20 keys hold 93 %"), (0.5, "50 keys hold 50 %")):
         value = pl.when(pl.col("measure") == "top_mass").then(masses * scale).otherwise(pl.col("value"))
-        found = steps_of(report(["sharp"], table=table.with_columns(value.alias("value"))))
-        assert found[0][0].startswith(f"{words} of the weight on average; how many the loss needs")
-        assert found[0][1] == "abbe capacity gpt2-like --lengths 64 --no-layers --text TEXT.txt"
+        steps = steps_of(report(["sharp"], table=table.with_columns(value.alias("value"))))
+        assert steps[0][0].startswith(f"{words} of the weight on average; how many the loss needs")
+        assert steps[0][1] == "abbe capacity gpt2-like --lengths 64 --no-layers --text TEXT.txt"
 
 
 def test_few_windows_are_named() -> None:
     for windows, words in ((1, "1 window gives no intervals"), (4, "Intervals from 4 windows are too narrow")):
         few = made.MANIFEST | {"settings": {"windows": windows}}
-        (_, (told, command)) = steps_of(report(["sharp"], manifest=few))
-        assert told.startswith(words)
+        (_, (sentence, command)) = steps_of(report(["sharp"], manifest=few))
+        assert sentence.startswith(words)
         assert command.startswith("abbe report gpt2-like --windows 8 --out abbe-report-8-windows")
 
 
@@ -218,13 +218,13 @@ def test_commands_name_the_model_and_the_text_and_are_ones_that_abbe_takes(
 ) -> None:
     manifest = made.MANIFEST | {"model": {"kind": "decoder"} | model, "text": {"name": text}}
     manifest["settings"] = {"windows": 2}
-    found = [
+    lines = [
         *steps_of(report(["sink"] * 10, alternatives=GAINING, manifest=manifest)),
         *steps_of(report(["sharp"] * 10, manifest=manifest)),
     ]
     commands: Any = typer.main.get_command(app)
-    assert {shlex.split(command)[1] for _, command in found} == {"compare", "capacity", "report"}
-    for _, command in found:
+    assert {shlex.split(command)[1] for _, command in lines} == {"compare", "capacity", "report"}
+    for _, command in lines:
         program, name, *rest = shlex.split(command)
         assert program == "abbe"
         context = commands.commands[name].make_context(name, list(rest))  # refuses an option that is not there
@@ -233,7 +233,7 @@ def test_commands_name_the_model_and_the_text_and_are_ones_that_abbe_takes(
 
 
 def test_paths_stay_out_where_the_manifest_does() -> None:
-    found = report(["sharp"] * 10, manifest=made.MANIFEST | {"model": {"name": "/home/ada/m", "kind": "decoder"}})
-    assert "/home/ada/m" in steps_of(found)[0][1]
+    result = report(["sharp"] * 10, manifest=made.MANIFEST | {"model": {"name": "/home/ada/m", "kind": "decoder"}})
+    assert "/home/ada/m" in steps_of(result)[0][1]
     passed_on = made.MANIFEST | {"model": {"name": "m", "kind": "decoder"}}
-    assert all("/home" not in step.command for step in next_steps(found, answer(found), passed_on))
+    assert all("/home" not in step.command for step in next_steps(result, answer(result), passed_on))

@@ -36,8 +36,8 @@ def test_log_bars(values: list[float]) -> None:
 def test_names_hide_nothing() -> None:
     points = [(60.0, 40.0), (64.0, 46.0), (58.0, 52.0), (200.0, 44.0), (262.0, 100.0), (4.0, 210.0)]
     names = ["entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9", "entmax:alpha=1.25", "baseline"]
-    found = place_names(points, names, (268, 216))
-    boxes = [name.box(point, len(text)) for name, point, text in zip(found, points, names, strict=True)]
+    places = place_names(points, names, (268, 216))
+    boxes = [name.box(point, len(text)) for name, point, text in zip(places, points, names, strict=True)]
     for i, (left, top, right, bottom) in enumerate(boxes):
         assert left >= 0
         assert right <= 268
@@ -49,6 +49,6 @@ def test_names_hide_nothing() -> None:
 
 
 def test_a_name_alone_stands_beside_its_point() -> None:
-    (found,) = place_names([(50.0, 50.0)], ["baseline"], (268, 216))
-    assert (found.side, found.dy, found.far) == ("left", 0, False)
+    (places,) = place_names([(50.0, 50.0)], ["baseline"], (268, 216))
+    assert (places.side, places.dy, places.far) == ("left", 0, False)
     assert place_names([], [], (268, 216)) == []

@@ -10,22 +10,12 @@ from typing import Any
 import made_up_report as made
 import polars as pl
 import pytest
-from report_in_browser import (
-    CHARTS,
-    EVIL,
-    PHONE,
-    PLACES,
-    PRINTED,
-    WIDE,
-    Opened,
-    Seen,
-    without_chromium,
-)
+from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
+from report_in_browser import CHARTS, EVIL, PLACES, PRINTED
 
 from abbe.studies import Ball, Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 
 # -- The whole --------------------------------------------------------------------------------------------------------
@@ -114,7 +104,7 @@ def test_hostile_text_stays_text(shared: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_without_scripts_the_text_is_there(opened: Opened, found: Report) -> None:
+def test_without_scripts_the_text_is_there(opened: Opened, report: Report) -> None:
     page = opened(java_script_enabled=False).page
     assert page.locator(".without-script").is_visible()
     assert not page.locator("#map").is_visible()
@@ -276,7 +266,7 @@ def test_layers_of_different_width(opened: Opened, tmp_path: Path) -> None:
     seen.quiet()
 
 
-def test_broken_data_is_told(opened: Opened, file: Path, tmp_path: Path) -> None:
+def test_broken_data_is_reported(opened: Opened, file: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken.html"
     text = file.read_text(encoding="utf-8")
     broken.write_text(re.sub(r'(id="table-data">)[^<]{40}', r"\1AAAA", text), encoding="utf-8")

@@ -19,16 +19,6 @@ from abbe.results import Run
 from abbe.studies import Report
 
 
-@pytest.fixture(scope="module")
-def whole() -> Report:
-    return report()
-
-
-@pytest.fixture(scope="module")
-def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
-    return {theme: chart_specifications(whole, theme) for theme in THEMES}
-
-
 def test_every_chart_has_its_panels_and_waits_for_its_data(specs: dict[ThemeName, dict[str, Any]]) -> None:
     for theme in THEMES:
         assert list(specs[theme]) == list(FILLED)
@@ -171,8 +161,8 @@ ODD: dict[str, Callable[[], Report]] = {
 }
 
 
-def _emptied(found: pl.DataFrame) -> pl.DataFrame:
-    return found.with_columns(pl.lit(None, pl.Float64).alias(name) for name in found.columns[3:])
+def _emptied(frame: pl.DataFrame) -> pl.DataFrame:
+    return frame.with_columns(pl.lit(None, pl.Float64).alias(name) for name in frame.columns[3:])
 
 
 @pytest.mark.quick(1)

@@ -10,29 +10,22 @@ import made_up_report as made
 import polars as pl
 import pytest
 from inside import sample_as_json
-from report_in_browser import (
-    PLACES,
-    Opened,
-    Seen,
-    rows_given,
-    value_of,
-    without_chromium,
-)
+from page_in_browser import Opened, Seen, needs_browser
+from report_in_browser import PLACES, rows_given, value_of
 
 from abbe.studies import Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 
 # -- The map ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_map_has_a_named_cell_for_every_head(seen: Seen, found: Report) -> None:
+def test_the_map_has_a_named_cell_for_every_head(seen: Seen, report: Report) -> None:
     assert seen.page.get_by_role("grid", name="layers and heads").get_by_role("row").count() == 1 + 3
     assert seen.page.locator("#map button.cell").count() == len(PLACES)
-    value = value_of(found, "effective_tokens", 2, 1)
+    value = value_of(report, "effective_tokens", 2, 1)
     (number,) = re.fullmatch(
         r"layer 2, head 1: (\S+) tokens", str(seen.cell(2, 1).get_attribute("aria-label"))
     ).groups()  # type: ignore[union-attr]
@@ -41,14 +34,14 @@ def test_the_map_has_a_named_cell_for_every_head(seen: Seen, found: Report) -> N
 
 
 @pytest.mark.slow
-def test_colours_follow_the_values(seen: Seen, found: Report) -> None:
+def test_colours_follow_the_values(seen: Seen, report: Report) -> None:
     def darkness(layer: int, head: int) -> float:
         return -sum(int(part) for part in re.findall(r"\d+", seen.colour(seen.cell(layer, head))))
 
-    by_value = sorted(PLACES, key=lambda place: value_of(found, "effective_tokens", *place))
+    by_value = sorted(PLACES, key=lambda place: value_of(report, "effective_tokens", *place))
     by_colour = sorted(PLACES, key=lambda place: darkness(*place))
     assert by_value == by_colour
-    values = [value_of(found, "effective_tokens", *place) for place in PLACES]
+    values = [value_of(report, "effective_tokens", *place) for place in PLACES]
     ends = [float(text) for text in re.findall(r"[\d.]+", seen.text("#legend"))[:2]]
     assert ends == pytest.approx([min(values), max(values)], rel=1e-3)
 
@@ -71,16 +64,16 @@ def test_the_numbers_in_the_cells_can_be_read(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_measure_length_size_and_what_is_shown(seen: Seen, found: Report) -> None:
+def test_measure_length_size_and_what_is_shown(seen: Seen, report: Report) -> None:
     assert not seen.page.locator("#map-size-field").is_visible()
     seen.choose("length", "64")
     assert float(seen.cell(1, 2).inner_text()) == pytest.approx(
-        value_of(found, "effective_tokens", 1, 2, length=64), rel=0.06
+        value_of(report, "effective_tokens", 1, 2, length=64), rel=0.06
     )
     seen.choose("measure", "separability")
     seen.choose("selected tokens N", "5")
     label = str(seen.cell(1, 2).get_attribute("aria-label"))
-    value, control = (value_of(found, "separability", 1, 2, column, length=64, n=5) for column in ("value", "control"))
+    value, control = (value_of(report, "separability", 1, 2, column, length=64, n=5) for column in ("value", "control"))
     assert float(label.split()[-1]) == pytest.approx(value, rel=1e-3)
     assert "High (1) means that a ball" in seen.text("#meaning")
     assert "Control: random set." in seen.text("#meaning")
@@ -89,7 +82,7 @@ def test_measure_length_size_and_what_is_shown(seen: Seen, found: Report) -> Non
     assert seen.page.locator("#map-what option").all_inner_texts() == ["value", "value over control"]
     seen.choose("measure", "max_weight")
     seen.choose("shown as", "headroom")
-    value, limit = (value_of(found, "max_weight", 1, 2, column, length=64) for column in ("value", "limit"))
+    value, limit = (value_of(report, "max_weight", 1, 2, column, length=64) for column in ("value", "limit"))
     assert str(seen.cell(1, 2).get_attribute("aria-label")).startswith("layer 1, head 2: headroom 0.")
     assert float(seen.cell(1, 2).inner_text()) == pytest.approx(1 - value / limit, rel=0.06)
     seen.choose("measure", "entropy_floor")  # which has no limit
@@ -97,7 +90,7 @@ def test_measure_length_size_and_what_is_shown(seen: Seen, found: Report) -> Non
     seen.choose("measure", "decay_exponent")
     assert seen.page.locator("#map-length").is_disabled()
     assert float(seen.cell(1, 2).inner_text()) == pytest.approx(
-        value_of(found, "decay_exponent", 1, 2, length=None), rel=0.06
+        value_of(report, "decay_exponent", 1, 2, length=None), rel=0.06
     )
     seen.quiet()
 
@@ -183,7 +176,7 @@ def test_kinds_stand_out(seen: Seen) -> None:
 # -- The chosen head --------------------------------------------------------------------------------------------------
 
 
-def test_a_chosen_head_fills_verdict_charts_and_table(shared: Seen, found: Report) -> None:
+def test_a_chosen_head_fills_verdict_charts_and_table(shared: Seen, report: Report) -> None:
     seen = shared
     seen.cell(0, 0).click()
     assert seen.text("#head-sentence") == "Head 0 of layer 0 is selective."
@@ -194,9 +187,9 @@ def test_a_chosen_head_fills_verdict_charts_and_table(shared: Seen, found: Repor
     assert "∞" in seen.text("#head-details")
     rows = seen.page.locator("#alternatives-table tbody tr")
     assert rows.count() == len(made.ALTERNATIVES)
-    told = found.alternatives.filter((pl.col("layer") == 0) & (pl.col("head") == 0))["separable"]
+    separable = report.alternatives.filter((pl.col("layer") == 0) & (pl.col("head") == 0))["separable"]
     assert [float(row.locator("td").nth(1).inner_text().split()[0]) for row in rows.all()] == pytest.approx(
-        list(told), rel=1e-2
+        list(separable), rel=1e-2
     )
     seen.page.locator("#head-after").click()
     assert seen.text("#head-name") == "Layer 0, head 1"
@@ -207,10 +200,10 @@ def test_a_chosen_head_fills_verdict_charts_and_table(shared: Seen, found: Repor
 
 
 @pytest.mark.slow
-def test_the_rows_of_the_charts(seen: Seen, found: Report) -> None:
+def test_the_rows_of_the_charts(seen: Seen, report: Report) -> None:
     seen.cell(0, 0).click()
     sizes = rows_given(seen, "sizes", seen.cell(1, 3).click)["rows"]
-    of_head = found.run.table.filter((pl.col("layer") == 1) & (pl.col("head") == 3))
+    of_head = report.run.table.filter((pl.col("layer") == 1) & (pl.col("head") == 3))
     sized = of_head.filter((pl.col("length") == 1024) & pl.col("n").is_not_null())
     assert {(row["measure"], row["n"]) for row in sizes} == set(sized.select("measure", "n").iter_rows())
     assert len(sizes) == sized.height
@@ -224,10 +217,10 @@ def test_the_rows_of_the_charts(seen: Seen, found: Report) -> None:
     warm = rows_given(seen, "gradient", seen.cell(1, 1).click)["chosen"]
     assert sorted({row["temperature"] for row in warm}) == list(made.TEMPERATURES)
     (one,) = [row for row in warm if row["part"] == "p95" and row["temperature"] == 0.5]
-    assert one["value"] == pytest.approx(value_of(found, "sensitivity_worst_p95@T=0.5", 1, 1), rel=1e-4)
+    assert one["value"] == pytest.approx(value_of(report, "sensitivity_worst_p95@T=0.5", 1, 1), rel=1e-4)
     assert set(one) == {"temperature", "part", "value", "low", "high", "limit"}
     (plain,) = [row for row in warm if row["part"] == "mean" and row["temperature"] == 1]
-    assert plain["limit"] == pytest.approx(value_of(found, "sensitivity_worst_mean", 1, 1, "limit"), rel=1e-4)
+    assert plain["limit"] == pytest.approx(value_of(report, "sensitivity_worst_mean", 1, 1, "limit"), rel=1e-4)
     shorter = rows_given(seen, "sizes", lambda: seen.choose("length", "64"))["rows"]
     assert {row["length"] for row in shorter} == {64}
     others = rows_given(seen, "alternatives", seen.cell(2, 2).click)["chosen"]
@@ -262,27 +255,27 @@ def test_a_point_has_a_tooltip_and_a_chart_can_be_saved(opened: Opened) -> None:
     with seen.page.expect_download() as waiting:
         chart.get_by_text("Save as SVG").click()
     assert Path(waiting.value.path()).read_bytes().startswith(b"<svg")
-    assert seen.told == []
+    assert seen.messages == []
 
 
 # -- Tokens -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
-def test_the_text_of_the_window_is_whole_and_whitespace_is_seen(seen: Seen, found: Report) -> None:
-    assert found.sample is not None
+def test_the_text_of_the_window_is_whole_and_whitespace_is_seen(seen: Seen, report: Report) -> None:
+    assert report.sample is not None
     tokens = seen.page.locator("#token-text .token")
-    assert tokens.count() == len(found.sample.tokens)
+    assert tokens.count() == len(report.sample.tokens)
     text = str(seen.page.locator("#token-text").evaluate("e => e.textContent"))
-    expected = "".join(found.sample.tokens).replace("\r\n", "\n").replace("\n", "↵\n").replace("\t", "⇥\t")
+    expected = "".join(report.sample.tokens).replace("\r\n", "\n").replace("\n", "↵\n").replace("\t", "⇥\t")
     assert text == expected
     assert seen.page.locator("#token-text bdi").count() == tokens.count()
 
 
 @pytest.mark.slow
-def test_selected_tokens_are_marked_and_listed(seen: Seen, found: Report) -> None:
+def test_selected_tokens_are_marked_and_listed(seen: Seen, report: Report) -> None:
     seen.cell(1, 2).click()
-    sample = found.sample
+    sample = report.sample
     assert sample is not None
     (row,) = [row for row in sample.rows if (row.layer, row.head, row.query) == (1, 2, sample.queries[-1])]
     ball = row.balls[-1]
@@ -300,15 +293,15 @@ def test_selected_tokens_are_marked_and_listed(seen: Seen, found: Report) -> Non
         assert f"place {rank + 1} of 20" in str(token.get_attribute("title"))
         assert seen.colour(token, "textDecorationStyle") == ("solid" if ball.inside[rank] else "dashed")
     assert seen.page.locator("#token-text .selected").count() == 20
-    told = f"{sum(ball.inside)} of 20 selected tokens lie in the ball; {ball.intruders} unselected ones lie "
-    told += "no farther out than the farthest selected."
-    assert seen.text("#token-words") == told
+    sentence = f"{sum(ball.inside)} of 20 selected tokens lie in the ball; {ball.intruders} unselected ones lie "
+    sentence += "no farther out than the farthest selected."
+    assert seen.text("#token-words") == sentence
 
 
 @pytest.mark.slow
-def test_query_and_size_are_chosen_in_every_way(seen: Seen, found: Report) -> None:
-    assert found.sample is not None
-    first, middle, last = found.sample.queries
+def test_query_and_size_are_chosen_in_every_way(seen: Seen, report: Report) -> None:
+    assert report.sample is not None
+    first, middle, last = report.sample.queries
     query = seen.page.locator("#query-select")
     assert query.input_value() == str(last)
     query.select_option(str(middle))
@@ -333,13 +326,13 @@ def test_query_and_size_are_chosen_in_every_way(seen: Seen, found: Report) -> No
 
 
 @pytest.mark.slow
-def test_the_picture_of_the_ball(seen: Seen, found: Report) -> None:
-    assert found.sample is not None
-    compact = sample_as_json(found.sample)
+def test_the_picture_of_the_ball(seen: Seen, report: Report) -> None:
+    assert report.sample is not None
+    compact = sample_as_json(report.sample)
     seen.cell(0, 0).click()
     given = rows_given(seen, "ball", seen.cell(2, 0).click)
     at = next(i for i, place in enumerate(zip(*(compact["rows"][k] for k in ("layer", "head", "query")), strict=True))
-              if place == (2, 0, found.sample.queries[-1]))  # fmt: skip
+              if place == (2, 0, report.sample.queries[-1]))  # fmt: skip
     ball = {name: column[at] for name, column in compact["balls"]["20"].items()}
     largest = max(ball["radius"], *ball["distances"], *ball["other_distances"])
     assert len(given["circle"]) == 72

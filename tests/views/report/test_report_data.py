@@ -33,49 +33,44 @@ def five_digits(table: pl.DataFrame) -> pl.DataFrame:
 
 
 @pytest.fixture(scope="module")
-def found() -> Report:
+def report() -> Report:
     return made.report(made.grid(2, 3))
 
 
-@pytest.fixture(scope="module")
-def text(found: Report) -> str:
-    return report_page(found)
-
-
-def test_the_table_is_that_of_the_run_with_five_digits(text: str, found: Report) -> None:
+def test_the_table_is_that_of_the_run_with_five_digits(text: str, report: Report) -> None:
     read = unpacked_table(unpacked(text, "table"))
-    assert_frame_equal(read, five_digits(found.run.table), check_exact=True)
+    assert_frame_equal(read, five_digits(report.run.table), check_exact=True)
 
 
-def test_the_sample_is_that_of_the_report(text: str, found: Report) -> None:
-    assert found.sample is not None
-    assert json.loads(unpacked(text, "sample")) == json.loads(json.dumps(sample_as_json(found.sample)))
+def test_the_sample_is_that_of_the_report(text: str, report: Report) -> None:
+    assert report.sample is not None
+    assert json.loads(unpacked(text, "sample")) == json.loads(json.dumps(sample_as_json(report.sample)))
     assert json.loads(unpacked(report_page(made.small()), "sample")) is None
 
 
-def test_the_words_for_the_scripts(text: str, found: Report) -> None:
+def test_the_words_for_the_scripts(text: str, report: Report) -> None:
     about = json.loads(unpacked(text, "about"))
     assert about["model"] == "gpt2-like"
     assert about["shown_size"] == 20
-    assert {measure["name"] for measure in about["measures"]} == set(found.run.table["measure"])
+    assert {measure["name"] for measure in about["measures"]} == set(report.run.table["measure"])
     assert [(head["layer"], head["head"], head["kind"]) for head in about["heads"]] == [
-        (verdict.layer, verdict.head, verdict.kind) for verdict in found.heads
+        (verdict.layer, verdict.head, verdict.kind) for verdict in report.heads
     ]
     assert about["heads"][0]["numbers"] == [["effective tokens", "7.9"], ["ceiling", "∞"]]
-    assert len(about["alternatives"]) == found.alternatives.height
-    assert about["alternatives"][1]["separable"] == pytest.approx(found.alternatives["separable"][1], rel=1e-4)
+    assert len(about["alternatives"]) == report.alternatives.height
+    assert about["alternatives"][1]["separable"] == pytest.approx(report.alternatives["separable"][1], rel=1e-4)
     assert set(about["columns"]) == {
-        name for name in found.alternatives.columns if not name.endswith(("_low", "_high"))
+        name for name in report.alternatives.columns if not name.endswith(("_low", "_high"))
     }
 
 
-def test_the_charts_are_there_in_both_themes_with_their_data_once(text: str, found: Report) -> None:
+def test_the_charts_are_there_in_both_themes_with_their_data_once(text: str, report: Report) -> None:
     charts = json.loads(unpacked(text, "chart"))
     assert set(charts) == {"sizes", "lengths", "growth", "gradient", "ball", "alternatives"}
     assert set(re.findall(r'data-chart="([a-z]+)"', text)) == set(charts)
     for name, wanted in (("sizes", "rows"), ("growth", "chosen"), ("gradient", "chosen"), ("ball", "circle")):
         assert charts[name]["datasets"][wanted] == []
-    light = chart_specifications(found, "light")
+    light = chart_specifications(report, "light")
     for name, chart in charts.items():
         assert set(chart) == {"light", "dark", "datasets"}
         assert chart["light"] | {"datasets": chart["datasets"]} == light[name] | {"datasets": chart["datasets"]}

@@ -9,19 +9,14 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from page_in_browser import Seen, needs_browser
 from polars.testing import assert_frame_equal
-from report_in_browser import (
-    PLACES,
-    Seen,
-    value_of,
-    without_chromium,
-)
+from report_in_browser import PLACES, value_of
 
 from abbe.results import SCHEMA
 from abbe.studies import Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 
 # -- Tables and files -------------------------------------------------------------------------------------------------
@@ -52,12 +47,12 @@ def test_growth_is_sorted_with_what_is_absent_last(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> None:
+def test_the_table_is_filtered_sorted_and_paged(seen: Seen, report: Report) -> None:
     everything = "#everything"
-    total = f"{found.run.table.height:,}"
+    total = f"{report.run.table.height:,}"
     assert seen.text("#rows-words") == f"rows 1 to 50 of {total}"
     seen.choose("measure", "separability", everything)
-    wanted = found.run.table.filter(pl.col("measure") == "separability")
+    wanted = report.run.table.filter(pl.col("measure") == "separability")
     assert seen.text("#rows-words") == f"rows 1 to 50 of {wanted.height}"
     before, after = seen.page.locator("#page-before"), seen.page.locator("#page-after")
     assert before.is_disabled()
@@ -79,9 +74,9 @@ def test_the_table_is_filtered_sorted_and_paged(seen: Seen, found: Report) -> No
         seen.choose(name, value, everything)
     assert seen.text("#rows-words") == "rows 1 to 1 of 1"
     assert column(seen, everything, 5) == ["separability"]
-    assert column(seen, everything, 11) == [found.heads[PLACES.index((1, 3))].kind]
+    assert column(seen, everything, 11) == [report.heads[PLACES.index((1, 3))].kind]
     assert float(column(seen, everything, 6)[0]) == pytest.approx(
-        value_of(found, "separability", 1, 3, length=256, n=20), rel=1e-4
+        value_of(report, "separability", 1, 3, length=256, n=20), rel=1e-4
     )
     seen.choose("head", "none", everything)
     assert seen.text("#rows-words") == "no row fits these filters"
@@ -118,13 +113,13 @@ def read(path: Path, kind: str) -> pl.DataFrame:
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["CSV", "JSON"])
-def test_downloads_hold_what_the_run_holds(shared: Seen, found: Report, kind: str) -> None:
+def test_downloads_hold_what_the_run_holds(shared: Seen, report: Report, kind: str) -> None:
     name, path = saved(shared, kind)
     assert re.fullmatch(rf"abbe-[\w.-]+-heads\.{kind.lower()}", name)
     back = read(path, kind)
     assert back.columns == [*SCHEMA, "verdict"]
-    assert_frame_equal(back.drop("model", "verdict"), found.run.table.drop("model"), rel_tol=5.001e-5, abs_tol=0)
-    kinds = {(head.layer, head.head): head.kind for head in found.heads}
+    assert_frame_equal(back.drop("model", "verdict"), report.run.table.drop("model"), rel_tol=5.001e-5, abs_tol=0)
+    kinds = {(head.layer, head.head): head.kind for head in report.heads}
     assert all(kinds.get((layer, head)) == kind for layer, head, kind in back["layer", "head", "verdict"].iter_rows())
     assert set(back["model"]) == {"gpt2-like"}
     shared.quiet()
@@ -132,12 +127,12 @@ def test_downloads_hold_what_the_run_holds(shared: Seen, found: Report, kind: st
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["CSV", "JSON"])
-def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, found: Report, kind: str) -> None:
+def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, report: Report, kind: str) -> None:
     seen.choose("measure", "logit_range", "#everything")
     seen.choose("length", "1024", "#everything")
     seen.page.locator("#row-headers th", has_text="value").get_by_role("button").click()
     back = read(saved(seen, kind)[1], kind)
-    wanted = found.run.table.filter((pl.col("measure") == "logit_range") & (pl.col("length") == 1024))
+    wanted = report.run.table.filter((pl.col("measure") == "logit_range") & (pl.col("length") == 1024))
     assert back.height == wanted.height == len(PLACES) + 1
     values = back["value"].to_list()
     assert values[0] == -math.inf

@@ -79,8 +79,8 @@ def test_the_telling_head_has_the_median_separability() -> None:
     )  # fmt: skip
     values = sorted(at["value"])
     layer, head = telling_head(run) or (-1, -1)
-    (found,) = at.filter((pl.col("layer") == layer) & (pl.col("head") == head))["value"]
-    assert found == values[7]
+    (value,) = at.filter((pl.col("layer") == layer) & (pl.col("head") == head))["value"]
+    assert value == values[7]
 
 
 def test_without_separability_dispersion_tells() -> None:
@@ -96,12 +96,12 @@ def test_without_separability_dispersion_tells() -> None:
 def test_the_head_is_filled_with_its_own_rows() -> None:
     of = report()
     place = telling_head(of.run)
-    found = figures(of, "light")
+    charts = figures(of, "light")
     mine = of.run.table.filter((pl.col("layer") == place[0]) & (pl.col("head") == place[1]))  # type: ignore[index]
-    rows = found["sizes"]["datasets"]["rows"]
+    rows = charts["sizes"]["datasets"]["rows"]
     assert {row["length"] for row in rows} == {1024}
     assert len(rows) == mine.filter((pl.col("length") == 1024) & pl.col("n").is_not_null()).height
-    rows = found["lengths"]["datasets"]["rows"]
+    rows = charts["lengths"]["datasets"]["rows"]
     assert {row["n"] for row in rows} == {None, 20}
     assert {(row["layer"], row["head"]) for row in rows} == {place}
 

@@ -10,12 +10,12 @@ from typing import Any
 import made_up_report as made
 import pytest
 from inside import HeadPattern, next_steps, weight_of
-from report_in_browser import PHONE, WIDE, Opened, Seen, opener, value_of, without_chromium
+from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser, opener
+from report_in_browser import value_of
 
 from abbe.studies import HeadVerdict, Report
 
-pytest_plugins = ("report_page_fixtures",)
-pytestmark = without_chromium
+pytestmark = needs_browser
 
 PATTERNS = {(1, 2): (HeadPattern("induction head", "Induction <b>it is</b>.", "enough <i>weight</i>"),)}
 HEALTHY = tuple(
@@ -108,7 +108,7 @@ def test_a_command_can_be_copied(opened: Opened, healthy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_temperatures_have_a_selector_of_their_own(seen: Seen, found: Report) -> None:
+def test_temperatures_have_a_selector_of_their_own(seen: Seen, report: Report) -> None:
     options = seen.page.locator("#map-measure option").evaluate_all("all => all.map(e => e.value)")
     assert not [name for name in options if "@" in name]
     assert len(options) == len(set(options))
@@ -117,7 +117,7 @@ def test_temperatures_have_a_selector_of_their_own(seen: Seen, found: Report) ->
     assert seen.page.locator("#map-temperature option").all_inner_texts() == ["0.1", "0.5", "1", "2"]
     assert seen.page.locator("#map-temperature").input_value() == "1"
     seen.choose("temperature T", "0.5")
-    want = value_of(found, "sensitivity_worst_p95@T=0.5", 1, 2)
+    want = value_of(report, "sensitivity_worst_p95@T=0.5", 1, 2)
     assert float(seen.cell(1, 2).inner_text()) == pytest.approx(want, rel=0.06)
     seen.choose("measure", "sensitivity_random_mean")
     assert seen.page.locator("#map-temperature").input_value() == "0.5"  # it is kept
@@ -190,8 +190,8 @@ def test_an_address_that_is_changed_by_hand_is_followed(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_the_heat_map_names_tokens_and_weight(seen: Seen, found: Report) -> None:
-    sample = found.sample
+def test_the_heat_map_names_tokens_and_weight(seen: Seen, report: Report) -> None:
+    sample = report.sample
     assert sample is not None
     assert sample.heat is not None
     heat = sample.heat
@@ -290,9 +290,9 @@ def test_a_head_names_its_patterns_and_its_heat_map_zooms_by_keys_buttons_and_dr
 
 
 @pytest.mark.slow
-def test_an_old_sample_has_no_heat_map(opened: Opened, found: Report, tmp_path: Path) -> None:
-    assert found.sample is not None
-    old = replace(found, sample=replace(found.sample, heat=None))
+def test_an_old_sample_has_no_heat_map(opened: Opened, report: Report, tmp_path: Path) -> None:
+    assert report.sample is not None
+    old = replace(report, sample=replace(report.sample, heat=None))
     seen = opened(other=made.page_file(old, tmp_path)).ready()
     assert not seen.page.locator("#heat").is_visible()
     assert seen.page.locator("#token-text").is_visible()

@@ -13,7 +13,6 @@ import vl_convert
 from chart_parts import PANELS, drawn, filled, layer_rows, one_panel, series, with_column, y_domain
 from inside import (
     FAINT_HEADS,
-    THEMES,
     ThemeName,
     chart_specifications,
     mean_over_heads,
@@ -25,16 +24,6 @@ from made_up_report import LENGTHS, SIZES, TEMPERATURES, alternatives, floors, g
 
 from abbe.studies import Report
 from abbe.words.thresholds import FRAGILE
-
-
-@pytest.fixture(scope="module")
-def whole() -> Report:
-    return report()
-
-
-@pytest.fixture(scope="module")
-def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
-    return {theme: chart_specifications(whole, theme) for theme in THEMES}
 
 
 def short(value: float | None) -> float | None:
@@ -82,9 +71,9 @@ def test_the_floor_of_dispersion_is_drawn(whole: Report, specs: dict[ThemeName, 
     spec = specs["light"]["growth"]
     (line,) = series(spec, "dispersion", "floor that is proved, mean")
     measure = (pl.col("measure") == "effective_tokens_floor") & pl.col("head").is_null()
-    found = whole.run.table.filter(measure)
+    rows = whole.run.table.filter(measure)
     assert {row["length"]: row["value"] for row in layer_rows(spec, line)} == {
-        row["length"]: short(row["value"]) for row in found.iter_rows(named=True)
+        row["length"]: short(row["value"]) for row in rows.iter_rows(named=True)
     }
 
 
@@ -106,8 +95,8 @@ def test_bars_count_every_head(whole: Report, specs: dict[ThemeName, dict[str, A
 
 
 def test_sensitivities_by_temperature(whole: Report) -> None:
-    found = sensitivities(whole.run)
-    heads = found.filter(pl.col("head").is_not_null())
+    rows = sensitivities(whole.run)
+    heads = rows.filter(pl.col("head").is_not_null())
     assert Counter(heads["temperature"]) == dict.fromkeys(TEMPERATURES, 48 * 3)
     assert set(heads["part"]) == {"mean", "p95", "max"}
     for row in heads.filter((pl.col("layer") == 2) & (pl.col("head") == 3)).iter_rows(named=True):
@@ -122,14 +111,14 @@ def test_sensitivities_by_temperature(whole: Report) -> None:
 def test_gradient_shows_the_largest_the_ceiling_and_the_threshold(
     whole: Report, specs: dict[ThemeName, dict[str, Any]]
 ) -> None:
-    spec, title, found = specs["light"]["gradient"], PANELS["gradient"][0], sensitivities(whole.run)
+    spec, title, rows = specs["light"]["gradient"], PANELS["gradient"][0], sensitivities(whole.run)
     (ceiling,) = series(spec, title, "ceiling that is proved, 1/(2T) for softmax")
     assert {row["temperature"]: row["limit"] for row in layer_rows(spec, ceiling)} == {
-        t: short(found.filter(pl.col("temperature") == t)["limit"].max())
+        t: short(rows.filter(pl.col("temperature") == t)["limit"].max())
         for t in TEMPERATURES  # type: ignore[arg-type]
     }
     (largest,) = series(spec, title, "largest query of all heads")
-    tops = found.filter(pl.col("part") == "max")
+    tops = rows.filter(pl.col("part") == "max")
     assert {row["temperature"]: row["value"] for row in layer_rows(spec, largest)} == {
         t: short(tops.filter(pl.col("temperature") == t)["value"].max())
         for t in TEMPERATURES  # type: ignore[arg-type]
@@ -146,8 +135,8 @@ def test_heads_that_are_not_fragile_stand_apart(specs: dict[ThemeName, dict[str,
     (bars,) = one_panel(spec, PANELS["gradient"][1])["layer"]
     rows = layer_rows(spec, bars)
     apart = [row for row in rows if row["shown"] == "not fragile at the lowest temperature"]
-    found = floors(grid())["floor"]
-    assert [row["heads"] for row in apart] == [found.is_null().sum()]
+    floor = floors(grid())["floor"]
+    assert [row["heads"] for row in apart] == [floor.is_null().sum()]
     assert apart[0]["end"] < min(row["value"] for row in rows if row not in apart)
     assert sum(row["heads"] for row in rows) == 48
 
@@ -173,9 +162,9 @@ def test_alternatives_show_the_mean_over_heads(whole: Report, specs: dict[ThemeN
 def test_a_row_of_all_heads_stands_for_their_mean() -> None:
     heads = alternatives(grid(1, 2))
     together = heads[1:2].with_columns(layer=pl.lit(None, pl.Int32), head=pl.lit(None, pl.Int32), gain=pl.lit(0.125))
-    found = mean_over_heads(pl.concat([heads, together]))
-    assert found.filter(pl.col("normalizer") == heads["normalizer"][1])["gain"].to_list() == [0.125]
-    assert found.height == 4
+    means = mean_over_heads(pl.concat([heads, together]))
+    assert means.filter(pl.col("normalizer") == heads["normalizer"][1])["gain"].to_list() == [0.125]
+    assert means.height == 4
 
 
 def test_the_map_marks_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +190,7 @@ def test_many_heads_are_thinned_and_said_so() -> None:
     assert {0, heads - 1} <= shown
 
 
-def test_a_missing_number_is_not_told_as_zero(specs: dict[ThemeName, dict[str, Any]]) -> None:
+def test_a_missing_number_is_not_shown_as_zero(specs: dict[ThemeName, dict[str, Any]]) -> None:
     """A format would write null as 0: what may be missing is put into words first."""
     names, seen = ("sizes", "lengths", "growth", "gradient"), set()
     for name in names:
@@ -215,16 +204,16 @@ def test_a_missing_number_is_not_told_as_zero(specs: dict[ThemeName, dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("row", "told"),
+    ("row", "expected"),
     [
         ({"low": 0.25, "high": 0.5, "limit": 2, "control": 0.125}, ["0.25 to 0.5", "2", "0.125"]),
         ({"low": None, "high": 0.5, "limit": None, "control": None}, ["none", "none", "none"]),
         ({}, ["none", "none", "none"]),
     ],
 )
-def test_words_of_a_tooltip(row: dict[str, Any], told: list[str], specs: dict[ThemeName, dict[str, Any]]) -> None:
+def test_words_of_a_tooltip(row: dict[str, Any], expected: list[str], specs: dict[ThemeName, dict[str, Any]]) -> None:
     (line, _) = series(specs["light"]["growth"], "largest weight", "the chosen head")
-    for field, words in zip(("interval_words", "limit_words", "control_words"), told, strict=True):
+    for field, words in zip(("interval_words", "limit_words", "control_words"), expected, strict=True):
         spec = {
             "data": {"values": [row]},
             "transform": [step for step in line["transform"] if "calculate" in step],

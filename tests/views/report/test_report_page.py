@@ -27,13 +27,8 @@ LIMIT = 5_000_000
 
 
 @pytest.fixture(scope="module")
-def found() -> Report:
+def report() -> Report:
     return made.report(made.grid(2, 3))
-
-
-@pytest.fixture(scope="module")
-def text(found: Report) -> str:
-    return report_page(found)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +75,7 @@ def test_the_policy_allows_the_scripts_of_the_page_and_nothing_else(page: Page) 
     run = [code for kind, code in page.scripts if kind is None]
     hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in run]
     assert rules["default-src"] == "'none'"
-    assert rules["script-src"].split() == [f"'sha256-{found}'" for found in hashes]
+    assert rules["script-src"].split() == [f"'sha256-{digest}'" for digest in hashes]
     assert len(run) == 1 + len(SCRIPTS)
 
 
@@ -124,7 +119,7 @@ def test_the_same_report_gives_the_same_page() -> None:
 # -- Its text ---------------------------------------------------------------------------------------------------------
 
 
-def test_what_was_found_is_told_without_scripts(page: Page) -> None:
+def test_findings_are_shown_without_scripts(page: Page) -> None:
     words = [
         "How selective is the attention of gpt2-like?",
         "6 heads in 2 layers, windows of 64, 256 and 1,024 tokens",
@@ -148,9 +143,9 @@ def test_where_the_model_lies_on_this_machine_stays_out_of_it(text: str) -> None
     hidden = made.MANIFEST | {"model": {"name": "/home/ada/models/secret", "source": "/home/ada/models/secret"}}
     heads = made.table([(0, 0)], name="/home/ada/models/secret")
     other = report_page(made.small(manifest=hidden, table=heads))
-    for found in (text, other):
-        assert "/home/ada" not in found
-        assert b"/home/ada" not in unpacked(found, "about") + unpacked(found, "table") + unpacked(found, "chart")
+    for content in (text, other):
+        assert "/home/ada" not in content
+        assert b"/home/ada" not in unpacked(content, "about") + unpacked(content, "table") + unpacked(content, "chart")
     assert "How selective is the attention of <bdi>secret</bdi>?" in other
     assert set(unpacked_table(unpacked(other, "table"))["model"]) == {"secret"}
 
@@ -177,16 +172,16 @@ def test_hostile_text_is_inert() -> None:
     parts: dict[str, Any] = {"verdicts": (finding,), "advice": (finding,), "numbers": (number,), "heads": (verdict,)}
     odd = made.small(**parts, manifest=manifest, table=heads, sample=made.sample([(0, 0)], [HOSTILE] * 40))
     text, plain = report_page(odd), Page(report_page(made.small(sample=made.sample([(0, 0)]))))
-    found = Page(text)
+    parsed = Page(text)
     assert f"<bdi>from “{escape(HOSTILE)}”</bdi>, " in text  # whose direction of writing ends with it
     assert "<script>alert" not in text
     assert "<img src=x" not in text
-    assert "onerror" not in found.attributes
-    assert found.tags.count("script") == plain.tags.count("script")
-    assert set(found.tags) <= set(plain.tags)
-    assert found.text.count("alert(1)") >= 20
-    assert "{{ 7*7 }}" in found.text
-    assert found.policy == plain.policy
+    assert "onerror" not in parsed.attributes
+    assert parsed.tags.count("script") == plain.tags.count("script")
+    assert set(parsed.tags) <= set(plain.tags)
+    assert parsed.text.count("alert(1)") >= 20
+    assert "{{ 7*7 }}" in parsed.text
+    assert parsed.policy == plain.policy
 
 
 @pytest.mark.slow
@@ -220,12 +215,12 @@ NO_ROWS = made.report([(0, 0)], sample=None)
 def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
     page = Page(report_page(made.small(**changes)))
     assert "How selective is" in page.text
-    told = {
+    sentences = {
         "verdicts": "Nothing could be judged.", "advice": "There is nothing to advise.",
         "manifest": "Nothing was skipped.", "growth": "No growth could be measured",
         "floors": "No temperature floor was measured.", "alternatives": "No alternative was tried.",
     }  # fmt: skip
-    for part, words in told.items():
+    for part, words in sentences.items():
         assert (words in page.text) == (part in changes), words
     assert "No window was kept for inspection." in page.text
 

@@ -19,7 +19,7 @@ from abbe.words.numbers import interval, number
 
 
 @pytest.fixture(scope="module")
-def found() -> Report:
+def report() -> Report:
     return made.report(made.grid(2, 3))
 
 
@@ -42,13 +42,13 @@ def test_measures_have_names_for_people(name: str, label: str, group: int) -> No
         assert words.meaning.endswith(".")
 
 
-def test_every_measure_of_a_run_is_in_the_glossary_once(found: Report) -> None:
-    measures = measures_of(found.run.table)
-    assert len(measures) == found.run.table["measure"].n_unique()
+def test_every_measure_of_a_run_is_in_the_glossary_once(report: Report) -> None:
+    measures = measures_of(report.run.table)
+    assert len(measures) == report.run.table["measure"].n_unique()
     groups = [GROUPS.index(words.group) for words in measures]
     assert groups == sorted(groups)
     names = [name for _, entries in glossary(measures) for name, _ in entries]
-    assert sorted(names) == sorted({name.partition("@")[0] for name in found.run.table["measure"]})
+    assert sorted(names) == sorted({name.partition("@")[0] for name in report.run.table["measure"]})
     assert len(names) == len(set(names))
 
 
@@ -82,8 +82,8 @@ def printed(report: Report, width: int = 100) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
-def test_the_terminal_tells_numbers_verdicts_and_advice(found: Report, width: int) -> None:
-    lines = printed(found, width)
+def test_the_terminal_tells_numbers_verdicts_and_advice(report: Report, width: int) -> None:
+    lines = printed(report, width)
     assert all(len(line) <= width for line in lines.splitlines())
     flat = " ".join(lines.split())
     for words in (
@@ -96,13 +96,13 @@ def test_the_terminal_tells_numbers_verdicts_and_advice(found: Report, width: in
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
-def test_the_terminal_answers_first_with_commands_that_can_be_pasted(found: Report, width: int) -> None:
+def test_the_terminal_answers_first_with_commands_that_can_be_pasted(report: Report, width: int) -> None:
     named = made.MANIFEST | {"text": {"name": "a long name of a book.txt"}}
     lines = printed(made.report(made.grid(2, 3), manifest=named), width)
     flat = " ".join(lines.split())
-    assert flat.index(found.answer.sentence) < flat.index("1. ") < flat.index("7.9 tokens")
+    assert flat.index(report.answer.sentence) < flat.index("1. ") < flat.index("7.9 tokens")
     pasted = [shlex.split(part) for part in lines.replace("\\\n", "").splitlines() if "  abbe " in part]
-    steps = next_steps(made.report(made.grid(2, 3), manifest=named), found.answer)
+    steps = next_steps(made.report(made.grid(2, 3), manifest=named), report.answer)
     assert pasted == [shlex.split(step.command) for step in steps]
     assert len(steps) == 3
 

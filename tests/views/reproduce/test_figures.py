@@ -6,12 +6,13 @@ import io
 import json
 import math
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import altair as alt
 import polars as pl
 import pytest
+from chart_parts import parts
 from inside import DARK, LIGHT, THEMES, WORDS, Theme, _ticks, drawings, for_xml, rows_of, settings_line
 from made_up import LENGTHS, SIZES, TEMPERATURES, distances, drift, figure_2c, figure_3, figure_4, figures
 
@@ -35,19 +36,7 @@ def svg(chart: alt.ConcatChart) -> str:
 
 
 def rows(chart: alt.ConcatChart) -> list[dict[str, Any]]:
-    return [row for found in chart.to_dict()["datasets"].values() for row in found]
-
-
-def parts(spec: Any) -> Iterator[dict[str, Any]]:
-    """Every object of a specification, data aside."""
-    if isinstance(spec, dict):
-        yield spec
-        for name, value in spec.items():
-            if name != "datasets":
-                yield from parts(value)
-    elif isinstance(spec, list):
-        for value in spec:
-            yield from parts(value)
+    return [row for table in chart.to_dict()["datasets"].values() for row in table]
 
 
 def panels(chart: alt.ConcatChart) -> list[str]:
@@ -84,7 +73,7 @@ def test_the_data_is_all_there_and_the_same_in_both_themes(name: str) -> None:
     light, dark = (figure_chart(figure, theme).to_dict() for theme in ("light", "dark"))
     assert light["datasets"] == dark["datasets"]
     assert light != dark
-    held = {value for found in light["datasets"].values() for row in found for value in row.values()}
+    held = {value for table in light["datasets"].values() for row in table for value in row.values()}
     for table in figure.tables.values():
         for column in table.select(pl.selectors.numeric()).iter_columns():
             if (table.columns, column.name) == (["temperature", "step", "true", "paper"], "step"):
@@ -97,18 +86,18 @@ def test_the_data_is_all_there_and_the_same_in_both_themes(name: str) -> None:
 @pytest.mark.parametrize(("name", "axis"), [("2a", "length"), ("2b", "n")])
 def test_every_distance_stands_at_its_place_under_its_name(name: str, axis: str) -> None:
     labels = {"selected": "selected", "random": "random sets", "bound": "Theorem 1"}
-    found = rows(figure_chart(figures()[name]))
+    drawn = rows(figure_chart(figures()[name]))
     for row in figures()[name].tables["distance"].iter_rows(named=True):
         if row["series"] in labels:
             (match,) = [
-                other for other in found
+                other for other in drawn
                 if other.get("vectors") == row["vectors"] and other[axis] == row[axis] and "top" not in other
                 and other["series"] == row["series"] and other["value"] == short(row["value"])
             ][:1]  # fmt: skip
             assert labels[row["series"]] in match["shown"]
         else:
             column = "value" if row["series"] == "expected low" else "top"
-            assert any("top" in o and o[axis] == row[axis] and o[column] == short(row["value"]) for o in found)
+            assert any("top" in o and o[axis] == row[axis] and o[column] == short(row["value"]) for o in drawn)
 
 
 @pytest.mark.slow
@@ -136,9 +125,9 @@ def test_distances_have_a_logarithmic_axis_unless_one_is_zero() -> None:
         assert scale["type"] == "log"
     zero = table.with_columns(value=pl.when(pl.col("length") == 32).then(0.0).otherwise("value"))
     chart = figure_chart(Figure("2a", {"distance": zero}))
-    found = axes(chart, "distance to the selected")
-    assert found
-    assert all("type" not in scale and scale["domain"][0] == 0 for scale in found)
+    axis = axes(chart, "distance to the selected")
+    assert axis
+    assert all("type" not in scale and scale["domain"][0] == 0 for scale in axis)
     assert "NaN" not in svg(chart)
 
 
@@ -152,10 +141,10 @@ def test_an_interval_below_zero_ends_at_the_edge_of_a_logarithmic_axis() -> None
 
 def arrows(chart: alt.ConcatChart) -> list[dict[str, Any]]:
     spec = chart.to_dict()
-    found = [
+    heads = [
         part for part in parts(spec) if isinstance(part.get("mark"), dict) and part["mark"].get("shape") == "arrow"
     ]
-    return [row for part in found for row in spec["datasets"][part["data"]["name"]]]
+    return [row for part in heads for row in spec["datasets"][part["data"]["name"]]]
 
 
 @pytest.mark.slow
@@ -182,9 +171,9 @@ def test_an_arrow_has_its_number_when_only_the_higher_level_rejects_throughout()
 
 
 def test_the_line_of_the_paper_is_at_six_percent() -> None:
-    found = [row for row in rows(figure_chart(figures()["2c"])) if set(row) == {"length", "critical_n"}]
-    assert {row["length"] for row in found} >= {32, 1024}
-    assert all(row["critical_n"] == pytest.approx(0.06 * row["length"]) for row in found)
+    drawn = [row for row in rows(figure_chart(figures()["2c"])) if set(row) == {"length", "critical_n"}]
+    assert {row["length"] for row in drawn} >= {32, 1024}
+    assert all(row["critical_n"] == pytest.approx(0.06 * row["length"]) for row in drawn)
 
 
 def test_the_band_of_the_paper_is_drawn() -> None:
@@ -195,15 +184,15 @@ def test_the_band_of_the_paper_is_drawn() -> None:
 
 def test_heads_stand_under_their_name() -> None:
     figure = figure_3(vectors=["value"])
-    found = {
+    values = {
         (r["layer"], r["head"], r["n"], r["shown"]): r["value"] for r in rows(figure_chart(figure)) if "layer" in r
     }
     heads = figure.tables["heads"]
-    assert len(found) == 2 * heads.height
+    assert len(values) == 2 * heads.height
     for row in heads.iter_rows(named=True):
         place = (row["layer"], row["head"], row["n"])
-        assert found[*place, "selected: one value per head"] == short(row["value"])
-        assert found[*place, "random sets of N"] == short(row["control"])
+        assert values[*place, "selected: one value per head"] == short(row["value"])
+        assert values[*place, "random sets of N"] == short(row["control"])
 
 
 @pytest.mark.parametrize("name", ["2a", "2c", "3", "4"])
@@ -219,9 +208,9 @@ def test_every_channel_reads_a_field_that_the_data_has(name: str) -> None:
 def test_directions_and_statistics_stand_under_their_name() -> None:
     directions = {"random": "random direction", "pair": "second key past the first", "worst": "worst direction"}
     statistics = {"paper": "largest head", "mean": "queries and heads", "max": "largest row"}
-    found = [row for row in rows(figure_chart(figures()["4"])) if "direction" in row]
-    assert len(found) == figures()["4"].tables["sensitivity"].height
-    for row in found:
+    drawn = [row for row in rows(figure_chart(figures()["4"])) if "direction" in row]
+    assert len(drawn) == figures()["4"].tables["sensitivity"].height
+    for row in drawn:
         assert row["shown"] == directions[row["direction"]]
         assert statistics[row["statistic"]] in row["reading"]
     for row in rows(figure_chart(drift())):
@@ -364,9 +353,9 @@ def test_contrast(theme: Theme) -> None:
 
 def test_rows_hold_six_digits_and_nothing_that_json_cannot() -> None:
     table = pl.DataFrame({"a": [math.nan, math.inf, -math.inf, None, 1.23456789, 0.0], "b": [1, 2, 3, 4, 5, None]})
-    found = rows_of(table)
-    assert [row["a"] for row in found] == [None, None, None, None, 1.23457, 0.0]
-    assert [row["b"] for row in found] == [1, 2, 3, 4, 5, None]
+    drawn = rows_of(table)
+    assert [row["a"] for row in drawn] == [None, None, None, None, 1.23457, 0.0]
+    assert [row["b"] for row in drawn] == [1, 2, 3, 4, 5, None]
 
 
 def test_ticks_are_round_and_inside() -> None:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from inside import reproduction_page
 from made_up import MANIFEST, reproduction
+from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"]
-WIDE, PHONE = {"width": 1100, "height": 900}, {"width": 360, "height": 740}
+pytestmark = needs_browser
 CHARTS = 6
 
 
@@ -28,50 +22,22 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-class Seen:
-    """A page in its own context, and everything it said and asked for."""
-
-    def __init__(self, browser: Any, file: Path, scheme: str, viewport: dict[str, int]) -> None:
-        self.context = browser.new_context(color_scheme=scheme, viewport=viewport)
-        self.page = self.context.new_page()
-        self.told: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.told.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.told.append(f"error: {error}"))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(file.as_uri())
-        self.drawn(scheme)
-        assert not self.page.get_by_text("The charts need JavaScript").is_visible()
-
-    def drawn(self, theme: str) -> None:
-        """Wait until every chart is drawn in the theme; a timeout is a failure."""
-        self.page.locator(f".chart:not(.print)[data-drawn={theme}] svg").nth(CHARTS - 1).wait_for()
-
-    def ground(self) -> str:
-        return str(self.page.evaluate("() => getComputedStyle(document.body).backgroundColor"))
-
-
 @pytest.fixture(params=["light", "dark"])
-def seen(request: pytest.FixtureRequest, browser: Any, file: Path) -> Iterator[Seen]:
-    found = Seen(browser, file, request.param, WIDE)
-    yield found
-    found.context.close()
+def seen(request: pytest.FixtureRequest, opened: Opened) -> Seen:
+    return opened(request.param, WIDE).drawn(request.param)
 
 
 @pytest.fixture
-def phone(browser: Any, file: Path) -> Iterator[Seen]:
-    found = Seen(browser, file, "light", PHONE)
-    yield found
-    found.context.close()
+def phone(opened: Opened) -> Seen:
+    return opened(viewport=PHONE).drawn("light")
 
 
 @pytest.mark.slow
 @pytest.mark.quick(1)
-def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -> None:
+def test_opens_from_disk_without_an_error_or_a_request(seen: Seen) -> None:
     page = seen.page
-    page.locator(".chart.print[data-drawn=light] svg").nth(CHARTS - 1).wait_for(state="attached")
-    assert seen.told == []
-    assert seen.asked == [file.as_uri()]
+    seen.printed().quiet()
+    assert not page.get_by_text("The charts need JavaScript").is_visible()
     assert page.title() == "abbe reproduce: gpt2-like"
     for chart in page.locator(".chart:not(.print) svg.marks").all():
         box = chart.bounding_box()
@@ -81,8 +47,8 @@ def test_opens_from_disk_without_an_error_or_a_request(seen: Seen, file: Path) -
 
 
 @pytest.mark.slow
-def test_the_button_changes_the_theme_of_page_and_charts(browser: Any, file: Path) -> None:
-    seen = Seen(browser, file, "light", WIDE)
+def test_the_button_changes_the_theme_of_page_and_charts(opened: Opened) -> None:
+    seen = opened().drawn("light")
     button = seen.page.locator("button#theme")
     before = seen.ground()
     assert button.inner_text() == "Dark theme"  # what a click gives, not what is on
@@ -97,13 +63,12 @@ def test_the_button_changes_the_theme_of_page_and_charts(browser: Any, file: Pat
     seen.page.keyboard.press("Space")
     seen.drawn("light")
     assert seen.ground() == before
-    assert seen.told == []
-    seen.context.close()
+    assert seen.messages == []
 
 
 @pytest.mark.slow
-def test_the_theme_follows_the_system_until_one_is_chosen(browser: Any, file: Path) -> None:
-    seen = Seen(browser, file, "light", WIDE)
+def test_the_theme_follows_the_system_until_one_is_chosen(opened: Opened) -> None:
+    seen = opened().drawn("light")
     seen.page.emulate_media(color_scheme="dark")
     seen.drawn("dark")
     seen.page.get_by_role("button", name="Light theme").click()
@@ -112,7 +77,6 @@ def test_the_theme_follows_the_system_until_one_is_chosen(browser: Any, file: Pa
     seen.page.emulate_media(color_scheme="dark")
     seen.page.wait_for_timeout(200)
     assert seen.page.locator("html").get_attribute("data-theme") == "light"
-    seen.context.close()
 
 
 @pytest.mark.slow
@@ -145,21 +109,19 @@ def test_a_chart_can_be_saved(seen: Seen) -> None:
             chart.get_by_text(f"Save as {words}").click()
         assert waiting.value.suggested_filename == f"figure-2a.{words.lower()}"
         assert Path(waiting.value.path()).read_bytes().startswith(start)
-    assert seen.told == []
+    assert seen.messages == []
 
 
 @pytest.mark.slow
 def test_a_phone_does_not_scroll_sideways(phone: Seen) -> None:
-    wide = "() => [document.documentElement.scrollWidth, document.body.scrollWidth]"
-    assert max(phone.page.evaluate(wide)) <= PHONE["width"]
-    for details in phone.page.locator("details:not(.vega-embed details)").all():
-        details.locator("summary").click()
-    assert max(phone.page.evaluate(wide)) <= PHONE["width"]
+    phone.fits()
+    phone.open_details()
+    phone.fits()
     for chart in phone.page.locator(".chart:not(.print) svg.marks").all():
         assert chart.bounding_box()["width"] <= PHONE["width"]
         texts = chart.locator("text").all()
         assert all(text.bounding_box()["height"] >= 9 for text in texts[:12] if text.is_visible())
-    assert phone.told == []
+    assert phone.messages == []
 
 
 @pytest.mark.slow
@@ -175,7 +137,7 @@ def test_charts_are_drawn_anew_for_another_width(phone: Seen) -> None:
 
 @pytest.mark.slow
 def test_print_is_light(seen: Seen) -> None:
-    seen.page.locator(".chart.print[data-drawn=light] svg").nth(CHARTS - 1).wait_for(state="attached")
+    seen.printed()
     seen.page.emulate_media(media="print")
     assert seen.ground() == "rgb(255, 255, 255)"
     assert seen.page.locator(".chart.print svg.marks:visible").count() == CHARTS
@@ -184,12 +146,9 @@ def test_print_is_light(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_without_scripts_the_numbers_are_there(browser: Any, file: Path) -> None:
-    context = browser.new_context(java_script_enabled=False, viewport=WIDE)
-    page = context.new_page()
-    page.goto(file.as_uri())
+def test_without_scripts_the_numbers_are_there(opened: Opened) -> None:
+    page = opened(java_script_enabled=False).page
     assert page.get_by_text("The charts need JavaScript").is_visible()
     assert not page.locator("#theme").is_visible()
     page.locator("details.numbers summary").first.click()
     assert page.locator("details.numbers table").first.is_visible()
-    context.close()

@@ -57,7 +57,7 @@ def test_the_policy_allows_the_scripts_of_the_page_and_nothing_else(page: Page) 
     assert "http" not in page.policy
     run = [code for kind, code in page.scripts if kind is None]
     hashes = [base64.b64encode(hashlib.sha256(code.encode()).digest()).decode() for code in run]
-    assert rules["script-src"].split() == [f"'sha256-{found}'" for found in hashes]
+    assert rules["script-src"].split() == [f"'sha256-{digest}'" for digest in hashes]
     assert len(run) == 3
 
 
@@ -81,7 +81,7 @@ def test_every_figure_is_there_in_both_themes_with_its_data_once(page: Page) -> 
         assert f"Figure {name}." in page.text
 
 
-def test_what_was_measured_is_told(page: Page) -> None:
+def test_what_was_measured_is_reported(page: Page) -> None:
     for words in (
         "gpt2-like, 6 layers, 8 heads, 512 wide", "War and Peace, 3,200,000 characters", "48", "within 3.1e-06",
         "32, 64, 128, 256, 512, 1024 tokens, 8 of each length", "2 of 5 statements hold, 2 do not, 1 cannot be judged.",
@@ -107,16 +107,16 @@ def test_hostile_text_is_inert() -> None:
     odd = reproduction(manifest=manifest, claims=(claim,), figures={"4": figures()["4"]})
     text = reproduction_page(odd)
     plain = Page(reproduction_page(reproduction(claims=(claim,), figures={"4": figures()["4"]})))
-    found = Page(text)
+    parsed = Page(text)
     assert "<script>alert" not in text
     assert "<img src=x" not in text
-    assert "onerror" not in found.attributes
-    assert found.tags.count("script") == plain.tags.count("script") == 4
-    assert set(found.tags) == set(plain.tags)
-    assert found.text.count("alert(1)") >= 10  # as text: title, heading, facts, statement, skipped, manifest
-    assert "{{ 7*7 }}" in found.text
-    assert "49" not in found.text
-    assert found.policy == plain.policy
+    assert "onerror" not in parsed.attributes
+    assert parsed.tags.count("script") == plain.tags.count("script") == 4
+    assert set(parsed.tags) == set(plain.tags)
+    assert parsed.text.count("alert(1)") >= 10  # as text: title, heading, facts, statement, skipped, manifest
+    assert "{{ 7*7 }}" in parsed.text
+    assert "49" not in parsed.text
+    assert parsed.policy == plain.policy
 
 
 def test_embedded_json_cannot_be_read_as_markup() -> None:

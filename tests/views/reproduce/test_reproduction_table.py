@@ -39,11 +39,11 @@ def columns(text: str) -> list[str]:
 def test_every_statement_is_readable(width: int) -> None:
     text = shown(reproduction(), width)
     assert max(len(line) for line in text.splitlines()) <= width
-    topics, paper, found, answers = columns(text)
+    topics, paper, measured, answers = columns(text)
     for claim in CLAIMS:
         assert claim.topic in topics
         assert claim.paper in paper
-        assert claim.measured in found
+        assert claim.measured in measured
         assert claim.answer in answers
     assert [mark for mark in answers if mark in "✓✗?"] == ["✓", "✗", "?", "✓", "✗"]
     assert "2 of 5 statements hold, 2 do not, 1 cannot be judged." in text

@@ -14,9 +14,9 @@ from abbe.views import calibration_table
 from abbe.words.finding import Finding
 
 
-def printed(found: Calibration, columns: int) -> str:
+def printed(calibration: Calibration, columns: int) -> str:
     console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
-    console.print(calibration_table(found))
+    console.print(calibration_table(calibration))
     return console.export_text()
 
 

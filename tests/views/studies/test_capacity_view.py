@@ -69,18 +69,18 @@ def made_up(settings: CapacitySettings, name: str = "made-up", layers: int = LAY
     )  # fmt: skip
 
 
-def printed(found: Capacity, columns: int = 100) -> str:
+def printed(capacity: Capacity, columns: int = 100) -> str:
     console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
-    console.print(capacity_table(found))
+    console.print(capacity_table(capacity))
     return console.export_text()
 
 
 def test_the_table_holds_every_row() -> None:
-    found = made_up(settings_of())
-    shown = printed(found)
+    capacity = made_up(settings_of())
+    shown = printed(capacity)
     assert "How many tokens does made-up need?" in shown
     assert "\x1b" not in shown
-    for row in found.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
+    for row in capacity.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
         assert any(
             f"{row['length']:,}" in line and row["way"] in line and f" {row['capacity']:,.0f} " in line
             for line in shown.splitlines()
@@ -91,16 +91,16 @@ def test_the_table_holds_every_row() -> None:
         assert f"Each layer alone, {way}, 1,024 tokens: keys for a rise of at most" in shown
     assert "g: growth at 0.17 %; layers at 128, 256, 512 tokens: --json, or table.csv of --out" in shown
     assert "skipped: length 1024: 3 of 4 windows" in shown
-    for finding in found.findings:
+    for finding in capacity.findings:
         assert finding.sentence[:30] in shown
 
 
-def test_growth_of_the_model_and_of_its_layers_are_told_apart() -> None:
-    found = made_up(settings_of())
-    growth, of_layers = printed(found).split("Growth, N* ~ L^g")[1].split("Each layer alone, deletion")
+def test_growth_of_the_model_and_of_its_layers_are_distinguished() -> None:
+    capacity = made_up(settings_of())
+    growth, of_layers = printed(capacity).split("Growth, N* ~ L^g")[1].split("Each layer alone, deletion")
     assert growth.count("deletion") == growth.count("renormalised") == 2
     table = of_layers.split("Each layer alone")[0]
-    exponents = found.growth.filter(
+    exponents = capacity.growth.filter(
         pl.col("layer").is_not_null(), pl.col("way") == "deletion", pl.col("allowed") == 0.01 / LAYERS
     )
     lines = [line.split() for line in table.splitlines() if line.strip()[:1].isdigit()]
@@ -111,9 +111,9 @@ def test_growth_of_the_model_and_of_its_layers_are_told_apart() -> None:
 
 
 def test_large_numbers_are_written_out() -> None:
-    found = made_up(settings_of())
-    large = found.table.with_columns(capacity=pl.lit(1234.5))
-    shown = printed(replace(found, table=large))
+    capacity = made_up(settings_of())
+    large = capacity.table.with_columns(capacity=pl.lit(1234.5))
+    shown = printed(replace(capacity, table=large))
     assert "e+03" not in shown
     of_layers = [line for line in shown.split("Each layer alone, deletion")[1].splitlines() if "1,235" in line]
     assert len(of_layers) == 2 * LAYERS
@@ -126,8 +126,8 @@ def test_no_word_is_cut_off_in_80_columns() -> None:
 
 
 def test_a_narrow_terminal_and_few_numbers() -> None:
-    found = made_up(settings_of(windows=1, layers=False, lengths=(128,), ways=("deletion",), taus=(0.05,)))
-    shown = printed(found, 80)
+    capacity = made_up(settings_of(windows=1, layers=False, lengths=(128,), ways=("deletion",), taus=(0.05,)))
+    shown = printed(capacity, 80)
     assert "Growth" not in shown
     assert "Each layer" not in shown
     assert max(len(line.rstrip()) for line in shown.splitlines()) <= 80
@@ -146,15 +146,15 @@ def test_the_page_holds_findings_charts_in_both_themes_and_tables() -> None:
 
 
 def test_a_capacity_with_a_hole_is_marked() -> None:
-    found = made_up(settings_of())
+    capacity = made_up(settings_of())
     last = (pl.col("length") == 1024) & (pl.col("way") == "deletion") & (pl.col("allowed") == pl.col("allowed").max())
-    odd = found.table.with_columns(monotone=~last, first=pl.when(last).then(3).otherwise(pl.col("first")))
-    changed = replace(found, table=odd)
+    odd = capacity.table.with_columns(monotone=~last, first=pl.when(last).then(3).otherwise(pl.col("first")))
+    changed = replace(capacity, table=odd)
     shown = printed(changed, 120)
     needed = odd.filter(last)["capacity"].to_list()
     assert f" {needed[0]:,.0f}? (first 3) " in shown
     assert shown.count("? (first 3)") == 1 + LAYERS  # the model's row, and one in each row of layers
-    assert "?" not in printed(found).split("What it means")[0].split("need?")[1]
+    assert "?" not in printed(capacity).split("What it means")[0].split("need?")[1]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -194,22 +194,22 @@ def test_growth_comes_last_where_layers_have_one_length() -> None:
 
 def drawn_rows(chart: dict[str, Any], panel: int) -> list[dict[str, Any]]:
     layers = chart["concat"][panel]["layer"]
-    found = []
+    rows = []
     for layer in layers:
         source = layer["data"]
-        found += source.get("values") or chart["datasets"][source["name"]]
-    return found
+        rows += source.get("values") or chart["datasets"][source["name"]]
+    return rows
 
 
 def test_the_chart_draws_the_numbers() -> None:
-    found = made_up(settings_of())
-    chart = capacity_chart(found)
+    capacity = made_up(settings_of())
+    chart = capacity_chart(capacity)
     levels = {row["rise"] for row in drawn_rows(chart, 0) if row.get("shown") in ("1 %", "5 %")}
     assert levels == {1.0, 5.0}
     paper = {row["length"]: row["capacity"] for row in drawn_rows(chart, 2) if "paper" in row["shown"]}
     assert paper == pytest.approx({length: 0.06 * length for length in LENGTHS})
     for place, way in enumerate(WAYS):
-        of_layer = found.table.filter(
+        of_layer = capacity.table.filter(
             pl.col("layer") == 3, pl.col("allowed") == 0.01 / LAYERS, pl.col("way") == way
         ).sort("length")
         for panel in (4, 8):
@@ -220,7 +220,7 @@ def test_the_chart_draws_the_numbers() -> None:
     lines = {row["length"]: row["capacity"] for row in drawn_rows(chart, 3) if row["layer"] == 3}
     assert lines == pytest.approx(dict(of_layer.select("length", "capacity").iter_rows()), rel=1e-5)
     rises = {row["n"]: row["rise"] for row in drawn_rows(chart, 0) if row.get("length") == 1024}
-    curve = found.curve.filter(
+    curve = capacity.curve.filter(
         pl.col("layer").is_null() & (pl.col("length") == 1024) & (pl.col("way") == "deletion") & (pl.col("n") == 16)
     )
     assert rises[16] == pytest.approx(100 * curve["rise"][0], rel=1e-5)
@@ -259,9 +259,9 @@ def test_many_layers_have_a_legend_in_place_of_numbers(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_losses_that_never_rise_can_be_drawn(tmp_path: Path) -> None:
-    found = made_up(settings_of())
-    flat = found.curve.with_columns(rise=-pl.col("rise"), low=pl.lit(None, pl.Float64), high=pl.lit(None, pl.Float64))
-    changed = replace(found, curve=flat)
+    study = made_up(settings_of())
+    flat = study.curve.with_columns(rise=-pl.col("rise"), low=pl.lit(None, pl.Float64), high=pl.lit(None, pl.Float64))
+    changed = replace(study, curve=flat)
     assert len(save_capacity_figures(changed, tmp_path / "deep" / "folder")) == 4
 
 

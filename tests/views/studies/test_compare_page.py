@@ -35,18 +35,18 @@ EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍�
 
 
 def charts_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert found is not None
-    return json.loads(found.group(1))
+    match = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
+    assert match is not None
+    return json.loads(match.group(1))
 
 
 def test_the_page_tells_recommendation_rule_and_numbers() -> None:
-    found = made.comparison()
-    page = compare_page(found)
+    comparison = made.comparison()
+    page = compare_page(comparison)
     assert page.startswith("<!doctype html>")
-    sentence = found.recommendation.sentence.replace(" %", "\u00a0%")  # a number keeps its unit
+    sentence = comparison.recommendation.sentence.replace(" %", "\u00a0%")  # a number keeps its unit
     assert f"<bdi>{sentence}</bdi>" in page
-    assert found.recommendation.rule.replace("'", "&#39;") in page
+    assert comparison.recommendation.rule.replace("'", "&#39;") in page
     for name in made.NAMES[1:]:
         assert f'<td class="name"><bdi>{name}</bdi></td>' in page
     for column in COLUMNS:
@@ -86,8 +86,8 @@ def test_gains_by_kind_are_in_sight_and_those_by_length_are_folded() -> None:
 
 @pytest.mark.slow
 def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
-    found = made.comparison()
-    page = compare_page(found)
+    comparison = made.comparison()
+    page = compare_page(comparison)
     assert '<td data-sort="0.77"><span>0.77 †</span>' in page
     assert '<td data-sort="0.48"><span>0.48</span>' in page  # of entmax, which is continuous
     assert page.count("† between its jumps") == 1
@@ -95,10 +95,10 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
     assert {row["normalizer"]: row["counted"] for row in rows} == {
         name: "only between its jumps" if name.startswith("top") else "everywhere" for name in made.NAMES
     }
-    tips = json.dumps(compare_charts(found, "light")["pareto"]["concat"][1])
+    tips = json.dumps(compare_charts(comparison, "light")["pareto"]["concat"][1])
     assert '"field": "counted"' in tips
     console = Console(width=80, record=True, file=io.StringIO())
-    console.print(compare_table(found))
+    console.print(compare_table(comparison))
     text = console.export_text()
     assert "0.77 †" in text
     assert "† between its jumps" in text
@@ -128,8 +128,8 @@ def test_cells_are_sorted_by_their_numbers() -> None:
 
 
 def test_charts_hold_every_normalizer_in_both_themes() -> None:
-    found = made.comparison()
-    charts = charts_of(compare_page(found))
+    comparison = made.comparison()
+    charts = charts_of(compare_page(comparison))
     assert set(charts) == {"pareto", "needle"}
     for chart in charts.values():
         assert {"light", "dark", "datasets"} <= set(chart)
@@ -162,11 +162,11 @@ def test_what_is_missing_is_a_dash_and_leaves_the_charts_whole() -> None:
     bare = dict.fromkeys(made.row("sparsemax")) | {"normalizer": "sparsemax"}
     alone = made.row(BASELINE) | {"loss_low": None, "loss_high": None, "active_low": None, "active_high": None}
     for rows in ([made.row(BASELINE), bare], [alone, bare], [alone]):
-        found = made.comparison(rows)
-        page = compare_page(found)
+        comparison = made.comparison(rows)
+        page = compare_page(comparison)
         assert "–" in page
         for theme in THEMES:
-            assert compare_charts(found, theme)["pareto"]["concat"]
+            assert compare_charts(comparison, theme)["pareto"]["concat"]
     assert "None" not in re.sub(r"<script.*?</script>", "", compare_page(made.comparison([alone])), flags=re.S).replace(
         "None of these", ""
     )
@@ -210,12 +210,12 @@ def test_intervals_as_a_person_reads_them() -> None:
 def test_the_baseline_has_no_interval_against_itself() -> None:
     """Its change is 0 by definition: "0 to 0 %" would look like something that was measured."""
     gain = {"needle_gain": -0.1, "needle_gain_low": -0.2, "needle_gain_high": 0.1}
-    found = made.comparison([made.row(BASELINE), made.row("sparsemax", **gain)])
+    comparison = made.comparison([made.row(BASELINE), made.row("sparsemax", **gain)])
     console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(compare_table(found))
-    for shown in (compare_page(found), console.export_text()):
+    console.print(compare_table(comparison))
+    for shown in (compare_page(comparison), console.export_text()):
         assert "0 to 0" not in shown
-    own, other = (found.table.row(place, named=True) for place in (0, 1))
+    own, other = (comparison.table.row(place, named=True) for place in (0, 1))
     relative = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
     for name in relative:
         assert own["normalizer"] == BASELINE
@@ -255,8 +255,8 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
     assert short_names(["sparsemax", *LONG]) == {
         "sparsemax": "sparsemax", LONG[0]: "layers.0=topk…0,1=sparsemax", LONG[1]: "layers.0=topk…0,1=sparsemax (2)"
     }  # fmt: skip
-    found = made.comparison([made.row(name) for name in (BASELINE, *LONG)])
-    page = compare_page(found)
+    comparison = made.comparison([made.row(name) for name in (BASELINE, *LONG)])
+    page = compare_page(comparison)
     for name in LONG:
         assert f'<td class="name"><bdi>{name}</bdi></td>' in page
     for chart in charts_of(page).values():

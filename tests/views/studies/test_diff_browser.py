@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_runs
-from report_in_browser import WIDE, Seen
+from page_in_browser import WIDE, Opened, needs_browser
 from test_diff import planted
-from test_study_page_browser import opened
 
 import abbe
 
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed"),
-]
+pytestmark = [needs_browser, pytest.mark.slow]
 NARROW = {"width": 400, "height": 800}
 CHARTS = ("largest", "dispersion", "separability")
 ROWS = "table[data-choose] tbody tr:visible"
@@ -47,28 +41,28 @@ def cells(page: Any, chart: str) -> list[int]:
 
 @pytest.mark.parametrize("viewport", [WIDE, NARROW])
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_both_maps_and_their_difference_are_drawn(
-    viewport: dict[str, int], theme: str, browser: Any, file: Path
-) -> None:
-    with opened(browser, file, theme, viewport) as page:
-        for chart in CHARTS:
-            page.locator(f".chart:not(.print)[data-chart={chart}][data-drawn={theme}] svg.marks").wait_for()
-            assert cells(page, chart) == [8, 8, 8]
-            titles = page.locator(f".chart:not(.print)[data-chart={chart}] .role-title-text").all_text_contents()
-            assert [title for title in titles if title][:2] == ["tiny gpt2", "<b>sharper</b>"]
-            dots = page.locator(f".chart:not(.print)[data-chart={chart}] .mark-symbol.role-mark path")
-            assert dots.count() == 1  # the head that was planted
-        # Maps lie side by side where there is room, else one below the other.
-        boxes = [
-            page.locator(".chart:not(.print)[data-chart=dispersion] .mark-rect.role-mark").nth(place).bounding_box()
-            for place in range(3)
-        ]
-        assert (len({round(box["y"]) for box in boxes}) == 1) is (viewport is WIDE)
-        assert all(box["x"] >= 0 and box["x"] + box["width"] <= viewport["width"] for box in boxes)
+def test_both_maps_and_their_difference_are_drawn(viewport: dict[str, int], theme: str, opened: Opened) -> None:
+    seen = opened(theme, viewport).drawn(theme, CHARTS)
+    page = seen.page
+    for chart in CHARTS:
+        assert cells(page, chart) == [8, 8, 8]
+        titles = page.locator(f".chart:not(.print)[data-chart={chart}] .role-title-text").all_text_contents()
+        assert [title for title in titles if title][:2] == ["tiny gpt2", "<b>sharper</b>"]
+        dots = page.locator(f".chart:not(.print)[data-chart={chart}] .mark-symbol.role-mark path")
+        assert dots.count() == 1  # the head that was planted
+    # Maps lie side by side where there is room, else one below the other.
+    boxes = [
+        page.locator(".chart:not(.print)[data-chart=dispersion] .mark-rect.role-mark").nth(place).bounding_box()
+        for place in range(3)
+    ]
+    assert (len({round(box["y"]) for box in boxes}) == 1) is (viewport is WIDE)
+    assert all(box["x"] >= 0 and box["x"] + box["width"] <= viewport["width"] for box in boxes)
+    seen.fits()
+    seen.quiet()
 
 
-def test_a_head_is_chosen_by_the_list_and_by_a_click(diff: abbe.Difference, browser: Any, file: Path) -> None:
-    seen = Seen(browser, file)
+def test_a_head_is_chosen_by_the_list_and_by_a_click(diff: abbe.Difference, opened: Opened) -> None:
+    seen = opened()
     page = seen.ready().drawn("light", CHARTS).page
     names = page.get_by_label("head", exact=True).locator("option").all_inner_texts()
     assert len(names) == 8
@@ -91,11 +85,10 @@ def test_a_head_is_chosen_by_the_list_and_by_a_click(diff: abbe.Difference, brow
     cell.click()
     assert set(shown()) == {f"{layer.replace(': ', ' ')}, {head.replace(': ', ' ')}"}
     seen.quiet()
-    seen.context.close()
 
 
-def test_the_largest_changes_come_first(diff: abbe.Difference, browser: Any, file: Path) -> None:
-    seen = Seen(browser, file)
+def test_the_largest_changes_come_first(diff: abbe.Difference, opened: Opened) -> None:
+    seen = opened()
     page = seen.ready().page
     table = page.get_by_role("region", name="Largest changes of single heads").locator("tbody tr")
     first = diff.changed.row(0, named=True)
@@ -103,13 +96,9 @@ def test_the_largest_changes_come_first(diff: abbe.Difference, browser: Any, fil
     assert table.count() == diff.changed.unique(["layer", "head", "measure"]).height
     assert page.title() == "abbe diff: What changes from tiny gpt2 to <b>sharper</b>?"
     seen.quiet()
-    seen.context.close()
 
 
-def test_without_scripts_all_heads_are_listed(browser: Any, file: Path) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(file.as_uri())
+def test_without_scripts_all_heads_are_listed(opened: Opened) -> None:
+    page = opened(java_script_enabled=False).page
     assert len(set(page.locator(f"{ROWS} td:first-child").all_inner_texts())) == 8
     assert page.locator("table[data-choose] th:first-child").is_visible()
-    context.close()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from made_up_train import made_up
-from test_study_page_browser import PHONE, WIDE, opened
+from page_in_browser import PHONE, WIDE, needs_browser, opener
 
-pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-pytestmark = pytest.mark.skipif(shutil.which("chromium") is None, reason="chromium is not installed")
+pytestmark = needs_browser
 
 
 @pytest.mark.quick(1)
@@ -24,13 +22,10 @@ def test_all_charts_are_drawn_and_a_rule_is_one_click_away(
 ) -> None:
     file = tmp_path / "train.html"
     made_up(experiment, temperatures=("1", "0.1"), optimizers=("sgd",), text="a <b>task</b>").to_html(file)
-    with opened(browser, file, theme, viewport) as page:
-        charts = page.locator(".chart:not(.print)")
-        page.wait_for_function(
-            "() => [...document.querySelectorAll('.chart:not(.print)')].every((one) => one.dataset.drawn)"
-        )
-        assert charts.count() == 5
-        assert page.locator(f".chart:not(.print)[data-drawn={theme}] svg.marks").count() == 5
+    with opener(browser, file) as open_page:
+        seen = open_page(theme, viewport).drawn(theme)
+        page = seen.page
+        assert len(seen.charts()) == 5
         last = "sensitivity" if experiment == "temperature" else "curves"
         page.get_by_role("navigation").get_by_role("link", name=last.capitalize()).click()
         page.wait_for_function("() => window.scrollY > 0")  # it scrolls smoothly
@@ -39,3 +34,5 @@ def test_all_charts_are_drawn_and_a_rule_is_one_click_away(
         page.get_by_text("rule and numbers").first.click()
         assert rule.is_visible()
         assert page.get_by_text("small transformers; task: a <b>task</b>").is_visible()
+        seen.fits()
+        seen.quiet()

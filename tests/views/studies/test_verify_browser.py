@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
-from report_in_browser import PHONE, WIDE, Seen, without_chromium
+from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
 
 from abbe.studies import verify
 from abbe.views import verify_page
 
-pytestmark = without_chromium
+pytestmark = needs_browser
 STATEMENTS = ("vanishing", "spectral", "spectral-paper", "theorem-2-upper", "distance-sandwich-upper")
 LABELS = ["statement", "says", "source", "draws", "typical", "worst", "verdict"]
 
@@ -23,20 +22,16 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def opened(browser: Any, file: Path, scheme: str, viewport: dict[str, int]) -> Seen:
-    return Seen(browser, file, scheme, viewport)
-
-
 def widths(seen: Seen, place: str) -> list[float]:
-    found: list[float] = seen.page.locator(place).evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
-    return found
+    pixels: list[float] = seen.page.locator(place).evaluate_all("all => all.map(e => e.getBoundingClientRect().width)")
+    return pixels
 
 
 @pytest.mark.slow
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_what_a_statement_says_can_be_read_on_a_phone(browser: Any, file: Path, scheme: str) -> None:
-    seen = opened(browser, file, scheme, PHONE)
+def test_what_a_statement_says_can_be_read_on_a_phone(opened: Opened, scheme: str) -> None:
+    seen = opened(scheme, PHONE)
     says = widths(seen, "td.says")
     assert len(says) == len(STATEMENTS)
     assert min(says) >= 0.75 * PHONE["width"]  # it was two characters wide
@@ -45,12 +40,11 @@ def test_what_a_statement_says_can_be_read_on_a_phone(browser: Any, file: Path, 
     cut_off = seen.page.locator(".scroll").evaluate_all("all => all.filter(e => e.scrollWidth > e.clientWidth).length")
     assert cut_off == 0
     seen.quiet()
-    seen.context.close()
 
 
-def test_cells_say_what_they_are_where_there_is_no_header(browser: Any, file: Path) -> None:
+def test_cells_say_what_they_are_where_there_is_no_header(opened: Opened) -> None:
     """A phone has no room for seven columns: every row is a block of labelled lines."""
-    seen = opened(browser, file, "light", PHONE)
+    seen = opened("light", PHONE)
     row = seen.page.locator("tbody tr").first
     shown = row.locator("td").evaluate_all("all => all.map(e => getComputedStyle(e, '::before').content)")
     assert [label.strip('"') for label in shown] == LABELS
@@ -59,13 +53,12 @@ def test_cells_say_what_they_are_where_there_is_no_header(browser: Any, file: Pa
     # Still a table to a screen reader, with its header.
     assert seen.page.get_by_role("columnheader", name="worst").count() > 0
     assert seen.page.get_by_role("row").count() > len(STATEMENTS)
-    seen.context.close()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [900, 1280])
-def test_a_wide_page_is_a_table(browser: Any, file: Path, width: int) -> None:
-    seen = opened(browser, file, "light", WIDE | {"width": width})
+def test_a_wide_page_is_a_table(opened: Opened, width: int) -> None:
+    seen = opened("light", WIDE | {"width": width})
     tops = (
         seen.page.locator("tbody tr").first.locator("td").evaluate_all("a => a.map(e => e.getBoundingClientRect().y)")
     )
@@ -73,4 +66,3 @@ def test_a_wide_page_is_a_table(browser: Any, file: Path, width: int) -> None:
     assert min(widths(seen, "td.says")) >= 250
     assert seen.page.locator("thead").first.is_visible()
     assert seen.page.locator("td").first.evaluate("e => getComputedStyle(e, '::before').content") == "none"
-    seen.context.close()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import made_up_watch as made
 import pytest
-from report_in_browser import PHONE, WIDE, Opened, opener, without_chromium
+from page_in_browser import PHONE, WIDE, Opened, needs_browser
 
 from abbe.words.numbers import number
 
-pytestmark = without_chromium
+pytestmark = needs_browser
 NASTY = "<script>document.title='x'</script>" + "very" * 40
 
 
@@ -21,12 +19,6 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("watch") / "watch.html"
     made.training(model={"name": NASTY}, skipped=[NASTY]).to_html(path)
     return path
-
-
-@pytest.fixture
-def opened(browser: Any, file: Path) -> Iterator[Opened]:
-    with opener(browser, file) as open_page:
-        yield open_page
 
 
 def test_slider_alerts_and_address(opened: Opened, file: Path) -> None:
@@ -113,4 +105,4 @@ def test_runs_of_one_and_two_steps_are_drawn(opened: Opened, tmp_path: Path, ste
     made.training(steps, alerts=()).to_html(path)
     seen = opened(other=path).ready()
     assert "NaN" not in seen.page.locator("#curves svg").inner_html()
-    assert seen.told == []
+    assert seen.messages == []

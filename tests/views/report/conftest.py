@@ -1,0 +1,53 @@
+"""Made-up reports, their charts, and one open in the browser."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import made_up_report as made
+import pytest
+from inside import THEMES, ThemeName, chart_specifications
+from page_in_browser import Opened, Seen, opener
+from report_in_browser import made_up
+
+from abbe.studies import Report
+from abbe.views import report_page
+
+
+@pytest.fixture(scope="session")
+def whole() -> Report:
+    return made.report()
+
+
+@pytest.fixture(scope="session")
+def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
+    return {theme: chart_specifications(whole, theme) for theme in THEMES}
+
+
+@pytest.fixture(scope="session")
+def report() -> Report:
+    return made_up()
+
+
+@pytest.fixture(scope="session")
+def file(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return made.page_file(report, tmp_path_factory.mktemp("page"))
+
+
+@pytest.fixture(scope="session")
+def shared(browser: Any, file: Path) -> Iterator[Seen]:
+    """One light page with all charts, for tests that hold whatever others have chosen on it."""
+    with opener(browser, file) as open_page:
+        yield open_page().ready().drawn("light").printed()
+
+
+@pytest.fixture
+def seen(opened: Opened) -> Seen:
+    return opened().ready()
+
+
+@pytest.fixture(scope="module")
+def text(report: Report) -> str:
+    return report_page(report)
