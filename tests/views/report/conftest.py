@@ -8,12 +8,11 @@ from typing import Any
 
 import made_up_report as made
 import pytest
-from inside import THEMES, ThemeName, chart_specifications
+from inside import THEMES, ThemeName, chart_specifications, report_page
 from page_in_browser import Opened, Seen, opener
 from report_in_browser import made_up
 
 from abbe.studies import Report
-from abbe.views import report_page
 
 
 @pytest.fixture(scope="session")
