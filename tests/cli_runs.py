@@ -91,6 +91,6 @@ def stand_in(
 
     monkeypatch.setattr(studies, study, measure)
     monkeypatch.setattr(views, f"{view}_table", lambda shown: "THE TABLE" * (shown is result))
-    monkeypatch.setattr(views, f"save_{view}_figures", save)
+    monkeypatch.setattr(views, "save_figures", save)
     monkeypatch.setattr(webbrowser, "open", lambda address: requests.update(opened=address) or True)
     return requests

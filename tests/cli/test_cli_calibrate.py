@@ -54,7 +54,7 @@ def test_json_leaves_standard_output_alone(asked: dict[str, Any]) -> None:
 
 def test_figures(asked: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     drawn: list[object] = []
-    monkeypatch.setattr(views, "save_calibration_figures", lambda result, folder: drawn.append((result.study, folder)))
+    monkeypatch.setattr(views, "save_figures", lambda result, folder: drawn.append((result.study, folder)))
     assert "figures: " not in run("calibrate", "--with", "sparsemax").stdout
     assert drawn == []
     result = run("calibrate", "--with", "sparsemax", "--figures", "charts")

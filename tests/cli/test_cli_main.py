@@ -64,7 +64,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException)
     module, name, arguments = BASE[command]
     monkeypatch.setattr(module, name, fail, raising=False)
     if command == "report":
-        for view in ("page_of", "report_table", "save_report_figures"):
+        for view in ("page_of", "report_table", "save_figures"):
             monkeypatch.setattr(f"abbe.views.{view}", fail, raising=False)
     return [*command.split(), *arguments]
 

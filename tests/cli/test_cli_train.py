@@ -31,7 +31,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     for name in EXPERIMENTS:
         monkeypatch.setattr(studies, f"train_{name}", stand_in(name), raising=False)
     monkeypatch.setattr(views, "train_table", lambda given: "THE TABLE" * (given is made))
-    monkeypatch.setattr(views, "save_train_figures", lambda _given, folder: seen.update(figures=folder))
+    monkeypatch.setattr(views, "save_figures", lambda _given, folder: seen.update(figures=folder))
     monkeypatch.chdir(tmp_path)
     return seen
 

@@ -40,7 +40,7 @@ def test_the_page_is_written_into_the_folder(folder: Path) -> None:
 
 
 def test_quiet_out_and_figures(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abbe.views.save_watch_figures", lambda _training, where: where.mkdir())
+    monkeypatch.setattr("abbe.views.save_figures", lambda _training, where: where.mkdir())
     result = run("watch", folder, "--quiet", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures")
     assert (result.stdout, result.stderr) == (f"{tmp_path / 'page.html'}\n", "")
     assert (tmp_path / "figures").is_dir()

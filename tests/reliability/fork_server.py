@@ -96,8 +96,7 @@ class HalfWritten:
 
 def draw_nothing() -> None:
     views.page_of = lambda result: "<!doctype html>"
-    for name in ("report", "reproduction", "compare", "capacity", "calibration", "lift", "diff"):
-        setattr(views, f"save_{name}_figures", lambda result, folder: None)
+    views.save_figures = lambda result, folder: []
 
 
 def give_up_privileges() -> None:

@@ -23,6 +23,11 @@ class Split(NamedTuple):
     outside: Tensor  # visible, not selected
     s: Tensor  # (..., d)
 
+    @property
+    def mass(self) -> Tensor:
+        """Weight of the selected keys."""
+        return torch.where(self.inside, self.weights, 0.0).sum(-1)
+
 
 def split(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> Split:
     row = checked_rows(weights, vectors, count, mask)
@@ -112,7 +117,7 @@ def distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor
         2.0
     """
     parts = split(weights, vectors, count, mask)
-    mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
+    mass = parts.mass
     rest = parts.outside.sum(-1)
     return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * (mass * rest - (1 - mass))
 
@@ -135,7 +140,7 @@ def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, m
         False
     """
     parts = split(weights, vectors, count, mask)
-    mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
+    mass = parts.mass
     bracket = (mass * parts.outside.sum(-1) - (1 - mass)).clamp(min=0)
     return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * root(bracket)
 
@@ -183,5 +188,5 @@ def net_distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Te
         3.0
     """
     parts = split(weights, vectors, count, mask)
-    mass = torch.where(parts.inside, parts.weights, 0.0).sum(-1)
+    mass = parts.mass
     return (1 - mass) * _diameter(parts) + (2 * mass - 1).abs() * _largest(norm(parts.vectors), parts.inside)

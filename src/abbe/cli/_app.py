@@ -72,43 +72,49 @@ def _examples(examples: Sequence[str]) -> str:
     return "\n".join(["Examples:", *(f"[bold]{example}[/]" for example in examples)])
 
 
-def _add(panel: str, command: Callable[..., None], examples: Sequence[str]) -> None:
-    app.command(epilog=_examples(examples), rich_help_panel=panel)(command)
-
-
 def _add_to(group: typer.Typer, command: Callable[..., None], examples: Sequence[str]) -> None:
     group.command(epilog=_examples(examples))(command)
 
 
 _MODEL, _CHANGE = "Measure a model", "Change and train models"
 _THEORY, _MACHINE = "Theory and normalizers", "Models and machines"
-_add(_MODEL, _heads.report, _heads.REPORT_EXAMPLES)
-_add(_MODEL, _reproduce.reproduce, _reproduce.EXAMPLES)
-_add(_MODEL, _heads.diagnose, _heads.DIAGNOSE_EXAMPLES)
-_add(_MODEL, _capacity.capacity, _capacity.EXAMPLES)
-_add(_MODEL, _compare.compare, _compare.EXAMPLES)
-_add(_MODEL, _diff.diff, _diff.EXAMPLES)
-_add(_CHANGE, _calibrate.calibrate, _calibrate.EXAMPLES)
-_add(_CHANGE, _lift.lift, _lift.EXAMPLES)
-_add(_CHANGE, _export.export, _export.EXAMPLES)
-_add(_CHANGE, _watch.watch, _watch.EXAMPLES)
+_COMMANDS: dict[str, dict[Callable[..., None], Sequence[str]]] = {
+    _MODEL: {
+        _heads.report: _heads.REPORT_EXAMPLES,
+        _reproduce.reproduce: _reproduce.EXAMPLES,
+        _heads.diagnose: _heads.DIAGNOSE_EXAMPLES,
+        _capacity.capacity: _capacity.EXAMPLES,
+        _compare.compare: _compare.EXAMPLES,
+        _diff.diff: _diff.EXAMPLES,
+    },
+    _CHANGE: {
+        _calibrate.calibrate: _calibrate.EXAMPLES,
+        _lift.lift: _lift.EXAMPLES,
+        _export.export: _export.EXAMPLES,
+        _watch.watch: _watch.EXAMPLES,
+    },
+    _THEORY: {_verify.verify: _verify.EXAMPLES, _normalizers.normalizers: _normalizers.EXAMPLES},
+    _MACHINE: {
+        _pull.pull: _pull.EXAMPLES,
+        _cost.cost: _cost.EXAMPLES,
+        _merge.merge: _merge.EXAMPLES,
+        _doctor.doctor: _doctor.EXAMPLES,
+    },
+}
+for _panel, _commands in _COMMANDS.items():
+    for _command, _command_examples in _commands.items():
+        app.command(epilog=_examples(_command_examples), rich_help_panel=_panel)(_command)
 app.add_typer(make_group(_add_to), rich_help_panel=_CHANGE)
-_add(_THEORY, _verify.verify, _verify.EXAMPLES)
-_add(_THEORY, _normalizers.normalizers, _normalizers.EXAMPLES)
-_add(_MACHINE, _pull.pull, _pull.EXAMPLES)
-_add(_MACHINE, _cost.cost, _cost.EXAMPLES)
-_add(_MACHINE, _merge.merge, _merge.EXAMPLES)
-_add(_MACHINE, _doctor.doctor, _doctor.EXAMPLES)
 
 
 def _line(error: Any) -> str:
     text = " ".join(str(error.format_message()).split()).removesuffix(".")
     text = text[:1].lower() + text[1:]
     # A question is already a suggestion.
-    return f"abbe: {text}" if text.endswith("?") else f"abbe: {text}; see {_command(error)} --help"
+    return f"abbe: {text}" if text.endswith("?") else f"abbe: {text}; see {_typed(error)} --help"
 
 
-def _command(error: Any) -> str:
+def _typed(error: Any) -> str:
     """As it is typed, however the program was started."""
     names, context = [], getattr(error, "ctx", None)
     while context is not None and context.parent is not None:

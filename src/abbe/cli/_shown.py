@@ -48,7 +48,7 @@ def show_result(
 
     name = _RESULTS.get(result.study, result.study)
     if figures is not None:
-        getattr(views, f"save_{name}_figures")(result, figures)
+        views.save_figures(result, figures)
         lines = [*lines, f"figures: {figures}"]
     page = folder / result.page
     has_page = page.is_file() or has("report")

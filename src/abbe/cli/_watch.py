@@ -58,7 +58,7 @@ def watch(
         training = _read(folder)
         views.write_watch_page(training, page)
     if figures is not None:
-        views.save_watch_figures(training, figures)
+        views.save_figures(training, figures)
     if as_json:
         print_json(views.watch_summary(training))
     lines = [*([f"figures: {figures}"] if figures is not None else []), f"page: {page}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Literal, overload
 
 import torch
@@ -66,10 +67,21 @@ def _with_support(weights: Tensor, dim: int, wanted: bool) -> Output:
     return (weights, (weights > 0).sum(dim, keepdim=True)) if wanted else weights
 
 
-class _Map(nn.Module):
+class _Map(nn.Module, ABC):
     def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
         super().__init__()
         self.dim, self.k, self.return_support_size = dim, k, return_support_size
+
+    def forward(self, X: Tensor) -> Output:
+        """The weights of X.
+
+        Args:
+            X: floating tensor of any shape.
+        """
+        return _with_support(self._weights(X), self.dim, self.return_support_size)
+
+    @abstractmethod
+    def _weights(self, X: Tensor) -> Tensor: ...
 
 
 class Sparsemax(_Map):
@@ -85,13 +97,8 @@ class Sparsemax(_Map):
         [1.0, 0.0]
     """
 
-    def forward(self, X: Tensor) -> Output:
-        """Weights of X, see `sparsemax`.
-
-        Args:
-            X: floating tensor of any shape.
-        """
-        return sparsemax(X, self.dim, self.k, return_support_size=self.return_support_size)
+    def _weights(self, X: Tensor) -> Tensor:
+        return sparsemax(X, self.dim, self.k)
 
 
 class Entmax15(_Map):
@@ -105,13 +112,8 @@ class Entmax15(_Map):
         [1.0, 0.0]
     """
 
-    def forward(self, X: Tensor) -> Output:
-        """Weights of X, see `entmax15`.
-
-        Args:
-            X: floating tensor of any shape.
-        """
-        return entmax15(X, self.dim, self.k, return_support_size=self.return_support_size)
+    def _weights(self, X: Tensor) -> Tensor:
+        return entmax15(X, self.dim, self.k)
 
 
 def _sparsemax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:

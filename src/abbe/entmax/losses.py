@@ -179,8 +179,7 @@ class SparsemaxBisectLoss(_Loss):
 
     Args:
         n_iter: accepted and without effect.
-        ignore_index: class number of the rows that do not count.
-        reduction: "mean" (or "elementwise_mean"), "sum" or "none".
+        ignore_index, reduction: as for `SparsemaxLoss`.
 
     Examples:
         >>> float(abbe.entmax.SparsemaxBisectLoss(reduction="sum")(torch.tensor([[0.0, 2.0]]), torch.tensor([0])))
@@ -199,9 +198,7 @@ class Entmax15Loss(_Loss):
     """`entmax15_loss` as a module.
 
     Args:
-        k: accepted and without effect.
-        ignore_index: class number of the rows that do not count.
-        reduction: "mean" (or "elementwise_mean"), "sum" or "none".
+        k, ignore_index, reduction: as for `SparsemaxLoss`.
 
     Examples:
         >>> X, target = torch.tensor([[0.0, 3.0], [0.0, 3.0]]), torch.tensor([0, -100])
@@ -223,8 +220,7 @@ class EntmaxBisectLoss(_Loss):
     Args:
         alpha: > 0, a number, a tensor or a parameter.
         n_iter: accepted and without effect.
-        ignore_index: class number of the rows that do not count.
-        reduction: "mean" (or "elementwise_mean"), "sum" or "none".
+        ignore_index, reduction: as for `SparsemaxLoss`.
 
     Examples:
         >>> alpha = torch.nn.Parameter(torch.tensor(1.5))
@@ -252,10 +248,7 @@ class NormmaxBisectLoss(_Loss):
     """`normmax_bisect_loss` as a module; an `nn.Parameter` as alpha gets gradients.
 
     Args:
-        alpha: > 0, a number, a tensor or a parameter.
-        n_iter: accepted and without effect.
-        ignore_index: class number of the rows that do not count.
-        reduction: "mean" (or "elementwise_mean"), "sum" or "none".
+        alpha, n_iter, ignore_index, reduction: as for `EntmaxBisectLoss`.
 
     Examples:
         >>> float(abbe.entmax.NormmaxBisectLoss()(torch.tensor([[3.0, 0.0]]), torch.tensor([0])))

@@ -6,6 +6,8 @@ Here Newton finds them to the last digit and rows sum to 1 (or to the budget) up
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from torch import Tensor, nn
 
 from ..normalizers import budget_weights, entmax_weights, normmax_weights
@@ -97,10 +99,21 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     return along("budget_bisect", budget_weights, X, budget, dim)
 
 
-class _Map(nn.Module):
+class _Map(nn.Module, ABC):
     def __init__(self, dim: int, n_iter: int | None) -> None:
         super().__init__()
         self.dim, self.n_iter = dim, n_iter
+
+    def forward(self, X: Tensor) -> Tensor:
+        """The weights of X.
+
+        Args:
+            X: floating tensor of any shape.
+        """
+        return self._weights(X)
+
+    @abstractmethod
+    def _weights(self, X: Tensor) -> Tensor: ...
 
 
 class SparsemaxBisect(_Map):
@@ -118,12 +131,7 @@ class SparsemaxBisect(_Map):
     def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
         super().__init__(dim, n_iter)
 
-    def forward(self, X: Tensor) -> Tensor:
-        """Weights of X, see `sparsemax_bisect`.
-
-        Args:
-            X: floating tensor of any shape.
-        """
+    def _weights(self, X: Tensor) -> Tensor:
         return sparsemax_bisect(X, self.dim)
 
 
@@ -145,12 +153,7 @@ class EntmaxBisect(_Map):
         super().__init__(dim, n_iter)
         self.alpha = alpha
 
-    def forward(self, X: Tensor) -> Tensor:
-        """Weights of X, see `entmax_bisect`.
-
-        Args:
-            X: floating tensor of any shape.
-        """
+    def _weights(self, X: Tensor) -> Tensor:
         return entmax_bisect(X, self.alpha, self.dim)
 
 
@@ -169,12 +172,7 @@ class NormmaxBisect(_Map):
         super().__init__(dim, n_iter)
         self.alpha = alpha
 
-    def forward(self, X: Tensor) -> Tensor:
-        """Weights of X, see `normmax_bisect`.
-
-        Args:
-            X: floating tensor of any shape.
-        """
+    def _weights(self, X: Tensor) -> Tensor:
         return normmax_bisect(X, self.alpha, self.dim)
 
 
@@ -195,10 +193,5 @@ class BudgetBisect(_Map):
         super().__init__(dim, n_iter)
         self.budget = budget
 
-    def forward(self, X: Tensor) -> Tensor:
-        """Weights of X, see `budget_bisect`.
-
-        Args:
-            X: floating tensor of any shape.
-        """
+    def _weights(self, X: Tensor) -> Tensor:
         return budget_bisect(X, self.budget, self.dim)

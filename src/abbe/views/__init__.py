@@ -1,9 +1,8 @@
 """What a person sees: tables, charts and pages of what the studies give.
 
 `..._table` takes a result and returns what `rich` prints on a terminal of at least 80 columns; `..._chart` takes a
-result and a theme ("light" or "dark") and returns a Vega-Lite chart; `save_..._figures` takes a result and a folder,
-writes PNG and SVG in both themes, and returns the paths. `page_of` is the page of any result, which `Result.to_html`
-writes, and `card_of` what a notebook shows of it.
+result and a theme ("light" or "dark") and returns a Vega-Lite chart. `page_of` is the page of any result, which
+`Result.to_html` writes, `card_of` what a notebook shows of it, and `save_figures` draws its charts as PNG and SVG.
 """
 
 import typing as _typing
@@ -11,35 +10,30 @@ import typing as _typing
 from .._lazy import later as _on_first_use
 
 if _typing.TYPE_CHECKING:
-    from ._calibrate.charts import calibration_chart, save_calibration_figures
+    from ._calibrate.charts import calibration_chart
     from ._calibrate.table import calibration_table
-    from ._capacity.charts import capacity_chart, save_capacity_figures
+    from ._capacity.charts import capacity_chart
     from ._capacity.table import capacity_table
-    from ._compare.page import save_compare_figures
     from ._compare.table import compare_table
     from ._cost import cost_table
     from ._diagnosis import diagnosis_table
-    from ._diff.charts import diff_charts, save_diff_figures
+    from ._diff.charts import diff_charts
     from ._diff.table import diff_table
     from ._doctor import doctor_table
-    from ._each.charts import save_reports_figures
     from ._each.table import reports_table
-    from ._lift.charts import save_lift_figures
     from ._lift.table import lift_table
     from ._normalizers import normalizers_table, trials_table
-    from ._report.figures import save_diagnosis_figures, save_report_figures
     from ._report.table import report_table
     from ._reproduce.figures import figure_chart
-    from ._reproduce.page import save_reproduction_figures
     from ._reproduce.table import reproduction_table
-    from ._results import card_of, page_of
+    from ._results import card_of, page_of, save_figures
     from ._shared.charts import equal_selectivity_chart
-    from ._train.charts import save_train_figures, train_charts
+    from ._train.charts import train_charts
     from ._train.table import train_table
     from ._verify import verify_page, verify_summary, verify_table
     from ._verify_chart import save_verify_figures, verify_chart
     from ._watch.answer import watch_summary
-    from ._watch.page import save_watch_figures, write_watch_page
+    from ._watch.page import write_watch_page
     from ._watch.table import watch_table
 
 __all__ = [
@@ -62,18 +56,8 @@ __all__ = [
     "report_table",
     "reports_table",
     "reproduction_table",
-    "save_calibration_figures",
-    "save_capacity_figures",
-    "save_compare_figures",
-    "save_diagnosis_figures",
-    "save_diff_figures",
-    "save_lift_figures",
-    "save_report_figures",
-    "save_reports_figures",
-    "save_reproduction_figures",
-    "save_train_figures",
+    "save_figures",
     "save_verify_figures",
-    "save_watch_figures",
     "train_charts",
     "train_table",
     "trials_table",
@@ -108,22 +92,17 @@ _NAMES = {
         "._verify_chart": ("save_verify_figures", "verify_chart"),
     },
     "all": {
-        "._calibrate.charts": ("calibration_chart", "save_calibration_figures"),
-        "._capacity.charts": ("capacity_chart", "save_capacity_figures"),
-        "._compare.page": ("save_compare_figures",),
+        "._calibrate.charts": ("calibration_chart",),
+        "._capacity.charts": ("capacity_chart",),
         "._compare.table": ("compare_table",),
-        "._each.charts": ("save_reports_figures",),
-        "._lift.charts": ("save_lift_figures",),
-        "._diff.charts": ("diff_charts", "save_diff_figures"),
-        "._report.figures": ("save_diagnosis_figures", "save_report_figures"),
+        "._diff.charts": ("diff_charts",),
         "._report.table": ("report_table",),
         "._reproduce.figures": ("figure_chart",),
-        "._reproduce.page": ("save_reproduction_figures",),
         "._reproduce.table": ("reproduction_table",),
-        "._results": ("card_of", "page_of"),
-        "._train.charts": ("train_charts", "save_train_figures"),
+        "._results": ("card_of", "page_of", "save_figures"),
+        "._train.charts": ("train_charts",),
         "._watch.answer": ("watch_summary",),
-        "._watch.page": ("save_watch_figures", "write_watch_page"),
+        "._watch.page": ("write_watch_page",),
         "._watch.table": ("watch_table",),
     },
 }

@@ -1,9 +1,11 @@
-"""The page and the notebook card of any result."""
+"""The page, the notebook card and the figures of any result."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -13,23 +15,29 @@ from ..words.manifest import model_name, text_name
 from ._calibrate.charts import calibration_chart, calibration_page
 from ._capacity.charts import capacity_chart, capacity_page
 from ._compare.charts import pareto_chart
-from ._compare.page import compare_page
+from ._compare.page import compare_charts, compare_page
 from ._diff.charts import diff_charts, diff_page
 from ._diff.table import diff_tables
-from ._each.charts import reports_page
+from ._each.charts import reports_chart, reports_page
 from ._each.table import reports_rows
-from ._lift.charts import lift_page, plans_chart
+from ._lift.charts import lift_charts, lift_page, plans_chart
 from ._lift.table import lift_tables
 from ._notebook import card, finding_list, report_html, run_html, table_of
+from ._report.charts_growth import growth_chart
+from ._report.charts_map import map_chart
+from ._report.figures import figures
 from ._report.page import report_page
 from ._reproduce.figures import specification
-from ._reproduce.page import reproduction_page
-from ._shared.drawings import svg
+from ._reproduce.page import ordered, reproduction_page
+from ._shared.drawings import save_drawings, svg
 from ._shared.page import render
+from ._shared.series import Spec
 from ._shared.terminal import TextTable
+from ._shared.theme import ThemeName
 from ._train.charts import train_charts, train_page
 from ._train.table import main_tables, warning_tables
 from ._watch.answer import about_line, answer_of
+from ._watch.charts import watch_chart
 from ._watch.page import watch_page
 from ._watch.table import alert_table, values_table
 
@@ -71,6 +79,49 @@ def page_of(result: Result) -> str:
         return page(result)
     about = _about(result.manifest)
     return render("card.html.jinja", study=result.study, about=about, card=Markup(card_of(result)))
+
+
+def save_figures(result: Result, folder: str | os.PathLike[str]) -> list[Path]:
+    """Draw the charts of any result as PNG and SVG, light and dark.
+
+    They are those of its page, which says what high and low values mean.
+
+    Args:
+        result: of any study.
+        folder: for the files; created if missing.
+
+    Returns:
+        The paths of the files.
+
+    Raises:
+        AbbeError: the folder is a file.
+
+    Examples:
+        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
+        >>> sorted(path.name for path in abbe.views.save_figures(run, "figures"))[:4]
+        ['growth-dark.png', 'growth-dark.svg', 'growth.png', 'growth.svg']
+    """
+    charts = _CHARTS[result.study]
+    return save_drawings(folder, lambda theme: charts(result, theme))
+
+
+def _reproduced(result: Any, theme: ThemeName) -> dict[str, Spec]:
+    return {f"figure-{figure.name}": specification(figure, theme) for figure in ordered(result)}
+
+
+_CHARTS: dict[str, Callable[[Any, ThemeName], Mapping[str, Spec]]] = {
+    "diagnose": lambda run, theme: {"map": map_chart(run, theme), "growth": growth_chart(run, theme)},
+    "report": figures,
+    "report --each": lambda reports, theme: {"models": reports_chart(reports, theme)},
+    "reproduce": _reproduced,
+    "compare": lambda one, theme: {f"compare-{name}": made for name, made in compare_charts(one, theme).items()},
+    "capacity": lambda capacity, theme: {"capacity": capacity_chart(capacity, theme)},
+    "calibrate": lambda calibration, theme: {"calibration": calibration_chart(calibration, theme)},
+    "lift": lift_charts,
+    "diff": diff_charts,
+    "watch": lambda training, theme: {"watch": watch_chart(training, theme)},
+    "train": train_charts,
+}
 
 
 def card_of(result: Result) -> str:

@@ -148,7 +148,7 @@ def test_checkpoints_give_curves(tmp_path: Path) -> None:
     assert of_head["side"].to_list() == [0, 1, 2]
     assert of_head["value"].is_sorted()
     assert {(1, 2)} == set(over.changed.select("layer", "head").iter_rows())
-    drawn = {path.stem for path in views.save_diff_figures(over, tmp_path / "figures")}
+    drawn = {path.stem for path in views.save_figures(over, tmp_path / "figures")}
     assert {"dispersion", "separability", "curves"} <= drawn
     some = abbe.diff(f"{tmp_path}/checkpoint-*0", text=tiny_runs.TEXT, **(QUICK | {"windows": 2}))
     assert some.names == over.names

@@ -17,7 +17,7 @@ from made_up_report import MANIFEST, grid, report, sample, table
 from abbe import AbbeError
 from abbe.results import Run
 from abbe.studies import Ball, Report, SampleRow
-from abbe.views import save_report_figures
+from abbe.views import save_figures
 
 pytestmark = pytest.mark.slow  # pictures take seconds each; the command writes them in a quick test
 
@@ -34,7 +34,7 @@ def texts(svg: bytes) -> list[str]:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("figures") / "new" / "folder"
-    written = save_report_figures(report(), target)
+    written = save_figures(report(), target)
     assert sorted(path.name for path in written) == sorted(path.name for path in target.iterdir())
     return target
 
@@ -153,7 +153,7 @@ def test_without_a_ball_there_is_no_picture_of_it(changes: dict[str, Any]) -> No
 
 def test_without_heads_only_the_whole_is_drawn(tmp_path: Path) -> None:
     empty = Report(Run(table([]).clear(), MANIFEST), (), (), (), pl.DataFrame(), pl.DataFrame(), pl.DataFrame())
-    written = save_report_figures(empty, tmp_path)
+    written = save_figures(empty, tmp_path)
     assert {path.name for path in written if path.suffix == ".svg"} == {
         f"{name}{look}.svg" for name in NAMES[:4] for look in ("", "-dark")
     }
@@ -163,7 +163,7 @@ def test_without_heads_only_the_whole_is_drawn(tmp_path: Path) -> None:
 def test_hostile_names_stay_text(tmp_path: Path) -> None:
     manifest = MANIFEST | {"model": {"name": HOSTILE}, "text": {"name": f"/home/ada/{HOSTILE}"}}
     places = grid(1, 2)
-    save_report_figures(report(places, manifest=manifest, sample=sample(places, tokens=[HOSTILE] * 64)), tmp_path)
+    save_figures(report(places, manifest=manifest, sample=sample(places, tokens=[HOSTILE] * 64)), tmp_path)
     drawn = list(tmp_path.glob("*.svg"))
     assert len(drawn) == 2 * len(NAMES)
     for path in drawn:
@@ -181,4 +181,4 @@ def test_a_name_that_is_a_path_loses_its_folders() -> None:
 def test_a_file_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("x")
     with pytest.raises(AbbeError, match=r"taken is a file: give a folder for the figures"):
-        save_report_figures(report(grid(1, 1)), tmp_path / "taken")
+        save_figures(report(grid(1, 1)), tmp_path / "taken")

@@ -17,7 +17,7 @@ from parsed_page import HOSTILE, Page
 
 from abbe import AbbeError
 from abbe.studies import Claim
-from abbe.views import save_reproduction_figures
+from abbe.views import save_figures
 from abbe.words.numbers import duration
 
 
@@ -182,7 +182,7 @@ def test_duration(seconds: float | None, shown: str) -> None:
 
 def test_figures_are_saved_in_both_themes(tmp_path: Path) -> None:
     few = reproduction(figures={"drift": figures()["drift"], "2a": figures()["2a"]})
-    written = save_reproduction_figures(few, tmp_path / "new" / "folder")
+    written = save_figures(few, tmp_path / "new" / "folder")
     assert [path.name for path in written] == [
         f"figure-{name}{theme}.{ending}"
         for name in ("2a", "drift")
@@ -196,11 +196,11 @@ def test_figures_are_saved_in_both_themes(tmp_path: Path) -> None:
     assert b"#12161c" in (tmp_path / "new/folder/figure-2a-dark.svg").read_bytes()
     width = int.from_bytes((tmp_path / "new/folder/figure-2a.png").read_bytes()[16:20])
     assert 1200 < width < 1600  # twice the width on a page
-    assert save_reproduction_figures(few, str(tmp_path / "new" / "folder")) == written
+    assert save_figures(few, str(tmp_path / "new" / "folder")) == written
 
 
 def test_a_file_is_no_folder_for_figures(tmp_path: Path) -> None:
     (tmp_path / "here").write_text("x")
     for target in (tmp_path / "here", tmp_path / "here" / "below"):
         with pytest.raises(AbbeError, match="is a file: give a folder for the figures"):
-            save_reproduction_figures(reproduction(), target)
+            save_figures(reproduction(), target)

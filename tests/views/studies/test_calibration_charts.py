@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from made_up_calibration import made_up
 
-from abbe.views import calibration_chart, save_calibration_figures
+from abbe.views import calibration_chart, save_figures
 
 
 def drawn_rows(chart: dict[str, Any], panel: str) -> list[dict[str, Any]]:
@@ -49,7 +49,7 @@ def test_a_panel_with_nothing_to_see_is_left_out() -> None:
 
 
 def test_figures_are_written(tmp_path: Path) -> None:
-    written = save_calibration_figures(made_up(True), tmp_path / "figures")
+    written = save_figures(made_up(True), tmp_path / "figures")
     assert sorted(path.name for path in written) == [
         "calibration-dark.png", "calibration-dark.svg", "calibration.png", "calibration.svg",
     ]  # fmt: skip

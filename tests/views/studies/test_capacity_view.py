@@ -18,7 +18,7 @@ from rich.console import Console
 
 from abbe import AbbeError
 from abbe.studies import Capacity
-from abbe.views import capacity_chart, capacity_table, save_capacity_figures
+from abbe.views import capacity_chart, capacity_table, save_figures
 
 LENGTHS, LAYERS = (128, 256, 512, 1024), 6
 SIZES = tuple(2**k for k in range(10))
@@ -238,7 +238,7 @@ def test_the_chart_draws_the_numbers() -> None:
     ],
 )
 def test_charts_of_odd_studies_can_be_drawn(changed: dict[str, Any], tmp_path: Path) -> None:
-    written = save_capacity_figures(made_up(settings_of(**changed), "<script>alert(1)</script>"), tmp_path)
+    written = save_figures(made_up(settings_of(**changed), "<script>alert(1)</script>"), tmp_path)
     assert [path.name for path in written] == [
         "capacity.png", "capacity.svg", "capacity-dark.png", "capacity-dark.svg",
     ]  # fmt: skip
@@ -254,7 +254,7 @@ def test_many_layers_have_a_legend_in_place_of_numbers(tmp_path: Path) -> None:
         assert few[panel]["layer"][0]["encoding"]["color"]["legend"] is None
         assert not any(layer["mark"]["type"] == "text" for layer in many[panel]["layer"])
         assert many[panel]["layer"][0]["encoding"]["color"]["legend"]["columns"] == 6
-    assert len(save_capacity_figures(made_up(settings_of(), layers=30), tmp_path)) == 4
+    assert len(save_figures(made_up(settings_of(), layers=30), tmp_path)) == 4
 
 
 @pytest.mark.slow
@@ -262,10 +262,10 @@ def test_losses_that_never_rise_can_be_drawn(tmp_path: Path) -> None:
     study = made_up(settings_of())
     flat = study.curve.with_columns(rise=-pl.col("rise"), low=pl.lit(None, pl.Float64), high=pl.lit(None, pl.Float64))
     changed = replace(study, curve=flat)
-    assert len(save_capacity_figures(changed, tmp_path / "deep" / "folder")) == 4
+    assert len(save_figures(changed, tmp_path / "deep" / "folder")) == 4
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("")
     with pytest.raises(AbbeError, match="taken is a file: give a folder for the figures"):
-        save_capacity_figures(made_up(settings_of()), tmp_path / "taken")
+        save_figures(made_up(settings_of()), tmp_path / "taken")

@@ -28,7 +28,7 @@ from inside import compare_interval as interval
 from rich.console import Console
 
 from abbe import AbbeError
-from abbe.views import compare_table, save_compare_figures
+from abbe.views import compare_table, save_figures
 from abbe.words.names import BASELINE
 
 EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"
@@ -237,7 +237,7 @@ def test_the_terminal_shows_all_rows_without_steering_it() -> None:
 
 
 def test_figures_are_written_light_and_dark(tmp_path: Path) -> None:
-    written = save_compare_figures(made.comparison(), tmp_path / "figures")
+    written = save_figures(made.comparison(), tmp_path / "figures")
     names = {f"compare-{chart}{dark}.{ending}" for chart in ("pareto", "needle") for dark in ("", "-dark")
              for ending in ("png", "svg")}  # fmt: skip
     assert {path.name for path in written} == names
@@ -245,7 +245,7 @@ def test_figures_are_written_light_and_dark(tmp_path: Path) -> None:
     assert (tmp_path / "figures" / "compare-needle.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "file").write_text("")
     with pytest.raises(AbbeError, match="is a file: give a folder"):
-        save_compare_figures(made.comparison(), tmp_path / "file")
+        save_figures(made.comparison(), tmp_path / "file")
 
 
 LONG = ("layers.0=topk:k=8; layers.3.heads.0,1=sparsemax", "layers.0=topk:k=8; layers.5.heads.0,1=sparsemax")

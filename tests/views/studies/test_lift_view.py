@@ -13,7 +13,7 @@ from inside import KEYS_SCHEMA, PLANS_SCHEMA, SCAN_SCHEMA, lift_SCHEMA, plans_ch
 from rich.console import Console
 
 from abbe.studies import Lift
-from abbe.views import lift_table, save_lift_figures
+from abbe.views import lift_table, save_figures
 from abbe.words.finding import Finding
 
 JUDGED = {"loss": 3.0, "zeros": 0.0, "active": 128.0, "effective_tokens": 12.0, "lists": 0.1, "sentences": 0.8}
@@ -106,7 +106,7 @@ def test_the_page_holds_sentences_tables_and_commands(goal: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("goal", ["sparse", "loss", "retrieval"])
 def test_charts_can_be_drawn(goal: str, tmp_path: Path) -> None:
-    files = save_lift_figures(made_up(goal), tmp_path)
+    files = save_figures(made_up(goal), tmp_path)
     assert all(file.stat().st_size > 1000 for file in files)
     assert len(files) == (12 if goal == "retrieval" else 8)
 

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from abbe import studies
 from abbe.studies import Experiment
-from abbe.views import card_of, save_train_figures, train_charts, train_table
+from abbe.views import card_of, save_figures, train_charts, train_table
 
 COMPARED: dict[str, Any] = {"temperatures": ("1",), "optimizers": ("adamw",), "qk_norm": False}
 ALONE: dict[str, Any] = {
@@ -191,7 +191,7 @@ def test_the_card_has_a_chart_without_a_script(temperature: Experiment) -> None:
 
 @pytest.mark.slow
 def test_figures_in_both_themes(tmp_path: Path) -> None:
-    written = {path.name for path in save_train_figures(made_up(**ALONE), tmp_path)}
+    written = {path.name for path in save_figures(made_up(**ALONE), tmp_path)}
     assert {"accuracy.png", "accuracy.svg", "accuracy-dark.png", "rates-dark.svg"} <= written
 
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import abbe
 from abbe.results import Training
-from abbe.views import card_of, page_of, save_watch_figures, watch_summary, watch_table
+from abbe.views import card_of, page_of, save_figures, watch_summary, watch_table
 from abbe.words.training import ALERTS, watched_words
 
 EVIL = "<script>document.title='x'</script>\"' &amp; \u202eabc"
@@ -199,6 +199,6 @@ def test_the_terminal_shows_sentence_alerts_and_last_values() -> None:
 
 
 def test_figures_are_drawn_in_both_themes(tmp_path: Any) -> None:
-    files = save_watch_figures(made.training((1, 50, 100)), tmp_path / "figures")
+    files = save_figures(made.training((1, 50, 100)), tmp_path / "figures")
     assert sorted(file.name for file in files) == ["watch-dark.png", "watch-dark.svg", "watch.png", "watch.svg"]
     assert "entropy" in (tmp_path / "figures" / "watch.svg").read_text()

@@ -51,10 +51,7 @@ def normmax_weights(logits: Tensor, alpha: float | Tensor) -> Tensor:
     """Normmax along the last dimension: a high alpha spreads the weight over the keys near the top, 1 is argmax.
 
     Args:
-        logits, alpha: as for `entmax_weights`.
-
-    Returns:
-        Weights of the same shape, with a sum of 1 per row.
+        logits, alpha: as for `entmax_weights`; so are the weights.
 
     Examples:
         >>> [round(w, 3) for w in abbe.normalizers.normmax_weights(torch.tensor([1.0, 0.5, -1.0]), 2.0).tolist()]

@@ -13,14 +13,14 @@ from typing import Any
 from torch import Tensor
 
 from ..._locks import held
-from ...models import LoadedModel, Text, Windows, plan, swap
+from ...models import Text, Windows, plan, swap
 from ...results import finite
 from ...words.names import BASELINE, RENORMALISED
 from .._engine.capacity.curve import trace
 from .._engine.capacity.search import Sizes
 from .._engine.capacity.truncation import has_sinks, truncated_rules
 from .._engine.folder import claim_folder
-from .._engine.inputs import windows_for
+from .._engine.inputs import Job, windows_for
 from .._engine.loss import window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.memory import plan_memory
@@ -32,7 +32,6 @@ from .._engine.sharing.board import Unit
 from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refuse_without, share, unit_in
 from .._engine.swapped.sensitivity import Logits, at_equal_selectivity, baseline_logits, theory
 from .._engine.swapped.speed import ROUNDS, costs
-from .._engine.watch import Watch
 from .._engine.window import allowed_error, check_tokens
 from .alternatives import Alternative, Rules, calibrated, fitted_rules, halves, opened_calibrated
 from .cost import cost
@@ -48,14 +47,11 @@ _PARTS, _SPEED, _TIMED = "parts", "speed", "time and memory"
 _BUSY = f"{_TIMED} on an idle machine: workers shared this run, and others may have been busy during the measurement"
 
 
-class Study:
+class Study(Job[CompareSettings]):
     """One comparison: its inputs, and its parts in the order in which they are measured."""
 
-    def __init__(
-        self, model: LoadedModel, text: Text, settings: CompareSettings, folder: Path | None, watch: Watch
-    ) -> None:
-        self.started = time.perf_counter()
-        self.model, self.text, self.settings, self.folder, self.watch = model, text, settings, folder, watch
+    def __post_init__(self) -> None:
+        model, text, settings = self.model, self.text, self.settings
         self.for_fitting: Text | None
         self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
         self.windows: Windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -17,13 +18,14 @@ from ... import models
 from ..._arguments import shown
 from ..._errors import AbbeError
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, as_device, as_dtype
-from .watch import watching
+from .watch import Watch, watching
 
 ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
 TextLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text
 _LONG_TOKEN = 32  # characters: a text with more per token is not counted beforehand
 
 FolderLike = str | os.PathLike[str]
+S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,21 @@ class Placed:
 
 
 _USUAL = Placed()
+
+
+@dataclass(eq=False)
+class Job(Generic[S]):
+    """A study at work: its inputs, and when it started."""
+
+    model: LoadedModel
+    text: Text
+    settings: S
+    folder: Path | None
+    watch: Watch
+    started: float = field(default_factory=time.perf_counter, init=False)
+
+    def __post_init__(self) -> None:
+        """What the study prepares from its inputs; called by the initialiser above only if it exists here."""
 
 
 def load_inputs(

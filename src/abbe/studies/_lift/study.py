@@ -17,16 +17,16 @@ from typing import Any
 from ..._arguments import between, whole
 from ..._errors import AbbeError
 from ..._locks import held
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Window, evaluating, plan, swap
 from ...words.names import BASELINE
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
-from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
+from .._engine.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.passes import model_inputs
 from .._engine.settings import MOST_RESAMPLES, checked_seed
-from .._engine.watch import Watch, watching
+from .._engine.watch import watching
 from .._engine.window import allowed_error, check_tokens
 from .findings import findings
 from .fits import ROWS_FROM, Fits
@@ -131,14 +131,11 @@ def lift(
         return _Job(loaded, source, settings, place, watch).run()
 
 
-class _Job:
+class _Job(Job[LiftSettings]):
     """One search, from the three parts of the text to the result."""
 
-    def __init__(
-        self, model: LoadedModel, text: Text, settings: LiftSettings, folder: Path | None, watch: Watch
-    ) -> None:
-        self.started = time.perf_counter()
-        self.model, self.text, self.settings, self.folder, self.watch = model, text, settings, folder, watch
+    def __post_init__(self) -> None:
+        model, text, settings = self.model, self.text, self.settings
         portions = cut(text, settings.seed)
         self.sealed = Sealed(portions.pop(JUDGE))
         self.portions = portions

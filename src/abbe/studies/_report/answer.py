@@ -85,17 +85,17 @@ def _hardly_learned(report: Report, measured: Sequence[HeadVerdict]) -> Answer |
 
 
 def _sinks(_: Report, measured: Sequence[HeadVerdict]) -> Answer | None:
-    sinks = _places(measured, ["sink"])
-    if len(sinks) < SINKS * len(measured):
+    sinks = len(_places(measured, ["sink"]))
+    if sinks < SINKS * len(measured):
         return None
-    counted = heads_of(len(sinks), len(measured), "gives", "give")
-    return Answer(
-        "look",
-        "sinks",
-        f"Sinks: {counted} more than half of the weight to the first token",
-        f"At least {percent(SINKS)} of the measured heads are sinks: more than half of their weight is on the first "
-        "visible key. This is usual in large models and not wrong by itself. Attention has been learned.",
+    sentence = (
+        f"Sinks: {heads_of(sinks, len(measured), 'gives', 'give')} more than half of the weight to the first token"
     )
+    rule = (
+        f"At least {percent(SINKS)} of the measured heads are sinks: more than half of their weight is on the first "
+        "visible key. This is usual in large models and not wrong by itself. Attention has been learned."
+    )
+    return Answer("look", "sinks", sentence, rule)
 
 
 def _dispersing(report: Report, measured: Sequence[HeadVerdict]) -> Answer | None:
@@ -133,17 +133,15 @@ def _dispersing_from(report: Report, scattered: Sequence[Place], measured: int) 
 
 
 def _fading(_: Report, measured: Sequence[HeadVerdict]) -> Answer | None:
-    fading = _places(measured, ["fading"])
-    if len(fading) < FADES * len(measured):
+    fading = len(_places(measured, ["fading"]))
+    if fading < FADES * len(measured):
         return None
-    counted = heads_of(len(fading), len(measured), "fades", "fade")
-    return Answer(
-        "look",
-        "fading",
-        f"Fading with length: {counted} at least half as fast as a uniform head",
+    counted = heads_of(fading, len(measured), "fades", "fade")
+    rule = (
         f"At least {percent(FADES)} of the measured heads have a decay exponent of 0.5 or more. No earlier rule holds "
-        "(hardly learned, sinks, dispersing).",
+        "(hardly learned, sinks, dispersing)."
     )
+    return Answer("look", "fading", f"Fading with length: {counted} at least half as fast as a uniform head", rule)
 
 
 def _healthy(report: Report) -> Answer:

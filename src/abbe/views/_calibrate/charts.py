@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -12,7 +10,6 @@ import altair as alt
 from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ...words.numbers import percent
-from .._shared.drawings import save_drawings
 from .._shared.panels import Look, Row, numbers, renamed, rows_of, series_style, tip, value_axis
 from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.terminal import plain
@@ -142,21 +139,3 @@ def calibration_page(calibration: Calibration) -> str:
     charts = {theme: {"calibration": calibration_chart(calibration, theme)} for theme in THEMES}
     question, tables = calibration_question(calibration), calibration_tables(calibration)
     return study_page(calibration, question, [about], calibration.findings, tables, charts)
-
-
-def save_calibration_figures(calibration: Calibration, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw the chart of a calibration as PNG and SVG, light and dark.
-
-    `calibration_chart` says what it shows.
-
-    Args:
-        calibration: from `abbe.calibrate`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> small = {"length": 32, "windows": 2, "held_out": 2, "steps": 2, "progress": False}
-        >>> calibration = abbe.calibrate(normalizer="topk:k=8", **small)
-        >>> abbe.views.save_calibration_figures(calibration, "figures")[0].name
-        'calibration.png'
-    """
-    return save_drawings(folder, lambda theme: {"calibration": calibration_chart(calibration, theme)})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -13,7 +11,6 @@ import polars as pl
 from ...words.manifest import model_name, text_name
 from ...words.numbers import percent
 from ...words.paper import PAPER_CRITICAL_SHARE
-from .._shared.drawings import save_drawings
 from .._shared.panels import INTERVAL_TIPS, Look, Row, numbers, places_axis, renamed, rows_of, series_style, tip
 from .._shared.series import Spec, finished, lines, log_axis, panel, source, unchecked
 from .._shared.terminal import plain
@@ -39,9 +36,6 @@ def capacity_chart(study: Capacity, theme: ThemeName = "light") -> Spec:
     Args:
         study: from `abbe.capacity`.
         theme: "light" or "dark".
-
-    Returns:
-        The Vega-Lite specification; `altair.Chart.from_dict` takes it.
 
     Examples:
         >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
@@ -142,21 +136,3 @@ def capacity_page(study: Capacity) -> str:
     question, *about = capacity_lines(study)
     charts = {theme: {"capacity": capacity_chart(study, theme)} for theme in THEMES}
     return study_page(study, question, about, study.findings, capacity_tables(study), charts)
-
-
-def save_capacity_figures(study: Capacity, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw the chart of a capacity study as PNG and SVG, light and dark.
-
-    `capacity_chart` says what it shows.
-
-    Args:
-        study: from `abbe.capacity`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}
-        >>> study = abbe.capacity("embedded", tau=0.05, way="renormalised", **small)
-        >>> abbe.views.save_capacity_figures(study, "figures")[0].name
-        'capacity.png'
-    """
-    return save_drawings(folder, lambda theme: {"capacity": capacity_chart(study, theme)})

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -14,7 +12,6 @@ from ...words.manifest import for_others, model_name, part_of
 from ...words.names import JUMPS
 from ...words.numbers import many, number
 from .._shared.data import both_themes
-from .._shared.drawings import save_drawings
 from .._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from .._shared.series import Spec
 from .._shared.theme import THEMES, ThemeName
@@ -59,27 +56,6 @@ def compare_page(comparison: Comparison) -> str:
 def compare_charts(comparison: Comparison, theme: ThemeName) -> dict[str, Spec]:
     charts = {"pareto": pareto_chart(comparison, theme)}
     return charts | ({"needle": needle_chart(comparison, theme)} if comparison.needle.height else {})
-
-
-def save_compare_figures(comparison: Comparison, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a comparison as PNG and SVG, light and dark.
-
-    What each alternative costs against what it gains, and the needles found over depth.
-
-    Args:
-        comparison: from `abbe.compare`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> comparison = abbe.compare(
-        ...     normalizers="topk:k=8", length=32, windows=2, queries=4, needle_lengths=64, prompts=1, progress=False
-        ... )
-        >>> abbe.views.save_compare_figures(comparison, "figures")[0].name
-        'compare-pareto.png'
-    """
-    return save_drawings(
-        folder, lambda theme: {f"compare-{name}": chart for name, chart in compare_charts(comparison, theme).items()}
-    )
 
 
 def cells(row: Mapping[str, Any], columns: Sequence[Column]) -> tuple[str, list[tuple[str, str, str]]]:

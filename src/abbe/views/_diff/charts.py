@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import altair as alt
@@ -12,7 +10,6 @@ import polars as pl
 
 from ...words.measures import measure_words, usual_size
 from ...words.numbers import sentence
-from .._shared.drawings import save_drawings
 from .._shared.panels import WIDTH, Row, numbers, rows_of, tip
 from .._shared.series import Spec, finished, panel, source, unchecked
 from .._shared.theme import THEMES, ThemeName
@@ -174,21 +171,3 @@ def diff_page(diff: Difference) -> str:
     question, *about = diff_lines(diff)
     charts = {theme: diff_charts(diff, theme) for theme in THEMES}
     return study_page(diff, question, about, diff.findings, [head_table(diff), *diff_tables(diff)], charts)
-
-
-def save_diff_figures(diff: Difference, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a difference as PNG and SVG, light and dark.
-
-    `diff_charts` says what they show.
-
-    Args:
-        diff: from `abbe.diff`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> half = abbe.load("embedded", dtype="bfloat16")
-        >>> diff = abbe.diff("embedded", half, lengths=32, windows=2, queries=4, sizes=5, progress=False)
-        >>> abbe.views.save_diff_figures(diff, "figures")[0].name
-        'largest.png'
-    """
-    return save_drawings(folder, lambda theme: diff_charts(diff, theme))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import altair as alt
 from markupsafe import Markup
 
-from .._shared.drawings import save_drawings
 from .._shared.panels import Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, linear_axis, panel, source, unchecked
 from .._shared.terminal import plain
@@ -55,21 +52,3 @@ def reports_page(reports: Reports) -> str:
 
 def _linked(row: dict[str, Any]) -> str:
     return Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(str(row["folder"])), row["folder"])
-
-
-def save_reports_figures(reports: Reports, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw the key numbers of many reports as PNG and SVG, light and dark.
-
-    One panel per number, one point per model with its interval.
-
-    Args:
-        reports: from `abbe.report_each`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> small = {"lengths": 32, "windows": 2, "queries": 4, "progress": False}
-        >>> reports = abbe.report_each(["embedded"], folder="each", **small)
-        >>> abbe.views.save_reports_figures(reports, "figures")[0].name
-        'models.png'
-    """
-    return save_drawings(folder, lambda theme: {"models": reports_chart(reports, theme)})

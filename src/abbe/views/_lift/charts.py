@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import altair as alt
 
 from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE
-from .._shared.drawings import save_drawings
 from .._shared.panels import HEIGHT, WIDTH, Look, Row, numbers, renamed, rows_of, series_style, share_axis, tip
 from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.terminal import plain
@@ -170,21 +167,3 @@ def lift_page(result: Lift) -> str:
     about = [f"on {text_name(result.manifest)}: windows of {length} tokens, {counts}", f"plan: {result.plan}"]
     charts = {theme: lift_charts(result, theme) for theme in THEMES}
     return study_page(result, lift_question(result), about, result.findings, lift_tables(result), charts)
-
-
-def save_lift_figures(result: Lift, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a search as PNG and SVG, light and dark.
-
-    What each normalizer does in each layer, what the plans cost and gain, and the pass keys found.
-
-    Args:
-        result: from `abbe.lift`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
-        >>> result = abbe.lift("embedded", normalizers="topk:k=16", **small)
-        >>> abbe.views.save_lift_figures(result, "figures")[0].name
-        'scan.png'
-    """
-    return save_drawings(folder, lambda theme: lift_charts(result, theme))

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from ...words.finding import Place
-from .._shared.drawings import save_drawings
 from .._shared.panels import Row, rows_of
 from .._shared.series import Spec
 from .._shared.theme import ThemeName
@@ -28,40 +25,6 @@ if TYPE_CHECKING:
 
 _CIRCLE = 72  # corners of the polygon
 _SHOWN_TOKEN = 24  # letters shown
-
-
-def save_report_figures(report: Report, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of a report as PNG and SVG, light and dark.
-
-    Charts of one head show the head of median separability.
-
-    Args:
-        report: from `abbe.report`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
-        >>> abbe.views.save_report_figures(report, "figures")[0].name
-        'map.png'
-    """
-    return save_drawings(folder, lambda theme: figures(report, theme))
-
-
-def save_diagnosis_figures(run: Run, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw the map of the heads and their growth over the length as PNG and SVG, light and dark.
-
-    Dark cells of the map attend to many tokens, or separate many of the selected ones.
-
-    Args:
-        run: from `abbe.diagnose`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> run = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False)
-        >>> abbe.views.save_diagnosis_figures(run, "figures")[0].name
-        'map.png'
-    """
-    return save_drawings(folder, lambda theme: {"map": map_chart(run, theme), "growth": growth_chart(run, theme)})
 
 
 def chart_specifications(report: Report, theme: ThemeName) -> dict[str, Spec]:

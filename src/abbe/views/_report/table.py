@@ -35,8 +35,8 @@ def report_table(report: Report) -> RenderableType:
         report: from `abbe.report`.
 
     Examples:
-        >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
         >>> from rich import print
+        >>> report = abbe.report(lengths=32, windows=2, queries=4, progress=False)
         >>> print(abbe.views.report_table(report))
         How selective is the attention of abbe-gpt2-5M?
         ...

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -12,7 +10,6 @@ import polars as pl
 from ...words.manifest import for_others, model_name, part_of
 from ...words.numbers import duration, number, percent
 from ...words.paper import DRIFT, FIGURES, PAPER_SECONDS
-from .._shared.drawings import save_drawings
 from .._shared.page import as_json, manifest_parts, numbers_of, render, script, vega
 from .._shared.theme import THEMES
 from .figures import specification
@@ -26,29 +23,9 @@ READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The
 _SHOWN_ROWS = 200  # longer tables stay in the run folder
 
 
-def save_reproduction_figures(reproduction: Reproduction, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every figure of a reproduction as PNG and SVG, light and dark.
-
-    `figure_chart` says what they show.
-
-    Args:
-        reproduction: from `abbe.reproduce`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
-        >>> abbe.views.save_reproduction_figures(reproduction, "figures")[0].name
-        'figure-2b.png'
-    """
-    shown = _ordered(reproduction)
-    return save_drawings(
-        folder, lambda theme: {f"figure-{figure.name}": specification(figure, theme) for figure in shown}
-    )
-
-
 def reproduction_page(reproduction: Reproduction) -> str:
     manifest = reproduction.manifest
-    shown = _ordered(reproduction)
+    shown = ordered(reproduction)
     return render(
         "reproduce.html.jinja",
         scripts=[vega(), script("page.js"), script("charts.js")],
@@ -66,7 +43,7 @@ def reproduction_page(reproduction: Reproduction) -> str:
     )
 
 
-def _ordered(reproduction: Reproduction) -> list[Figure]:
+def ordered(reproduction: Reproduction) -> list[Figure]:
     """In the paper's order, ours last."""
     return [reproduction.figures[name] for name in (*FIGURES, DRIFT) if name in reproduction.figures]
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .._shared.drawings import save_drawings
 from .._shared.series import Spec, unchecked
 from .._shared.theme import THEMES, ThemeName
 from .._study_page import study_page
@@ -61,21 +58,3 @@ def train_page(experiment: Experiment) -> str:
     charts = {theme: train_charts(experiment, theme) for theme in THEMES}
     question, about = question_of(experiment), about_lines(experiment)
     return study_page(experiment, question, about, experiment.findings, train_tables(experiment), charts)
-
-
-def save_train_figures(experiment: Experiment, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw every chart of an experiment as PNG and SVG, light and dark.
-
-    `train_charts` says what they show.
-
-    Args:
-        experiment: from `abbe.train_temperature`, `train_length`, `train_recall` or `train_text`.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> small = {"rates": 0.01, "seeds": 1, "steps": 20, "workers": 1, "progress": False}
-        >>> experiment = abbe.train_recall(normalizers="softmax", **small)
-        >>> abbe.views.save_train_figures(experiment, "figures")[0].name
-        'best.png'
-    """
-    return save_drawings(folder, lambda theme: train_charts(experiment, theme))

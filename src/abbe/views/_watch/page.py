@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +10,8 @@ from ..._files import write_whole
 from ...words.manifest import for_others, model_name
 from ...words.training import Quantity, alert_numbers, alert_place, alert_words, listed, watched_words
 from .._shared.data import packed_json, packed_table, plain_value
-from .._shared.drawings import save_drawings
 from .._shared.page import SIGNS, manifest_parts, render, script
 from .answer import about_line, alerts_of, answer_of, checks_rules, key_numbers
-from .charts import watch_chart
 from .kept import Kept, kept_of
 from .table import values_table
 
@@ -73,25 +70,6 @@ def write_watch_page(training: Training, path: Path, reload: int | None = None) 
         '<!doctype html>'
     """
     write_whole(path, watch_page(training, reload), durable=False)
-
-
-def save_watch_figures(training: Training, folder: str | os.PathLike[str]) -> list[Path]:
-    """Draw the curves of a training run as PNG and SVG, light and dark.
-
-    The loss and every measure over the steps; vertical lines mark alerts.
-
-    Args:
-        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
-        folder: for the files; created if missing.
-
-    Examples:
-        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
-        ...     pass
-        >>> training = abbe.open("run")
-        >>> abbe.views.save_watch_figures(training, "figures")[0].name
-        'watch.png'
-    """
-    return save_drawings(folder, lambda theme: {"watch": watch_chart(training, theme)})
 
 
 def _rules(manifest: dict[str, Any]) -> list[tuple[str, ...]]:

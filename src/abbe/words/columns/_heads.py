@@ -7,10 +7,13 @@ from ._column import EACH_HEAD, HEAD, HIGH, LAYER, LENGTH, LOW, Table, column
 _MODEL = column("model", "name of the model")
 _SIZE = column("n", "size N of the selected set; null for measures of the whole row")
 _MEASURE = column("measure", "name of the measure")
-_VALUE = column("value", "what was measured, on average over queries and windows")
 _LIMIT = column("limit", "proved bound of the value; null if there is none")
 _CONTROL = column("control", "the same for random sets or for a uniform head; null if there is none")
-_RUN = (_MODEL, LAYER, HEAD, LENGTH, _SIZE, _MEASURE, _VALUE, LOW, HIGH, _LIMIT, _CONTROL)
+_RUN = (
+    *(_MODEL, LAYER, HEAD, LENGTH, _SIZE, _MEASURE),
+    column("value", "what was measured, on average over queries and windows"),
+    *(LOW, HIGH, _LIMIT, _CONTROL),
+)
 
 HEADS = (
     Table("diagnose", "table", "a model, layer, head, window length, set size and measure", _RUN),
