@@ -7,12 +7,14 @@ from ._column import EACH_HEAD, HEAD, HIGH, LAYER, LENGTH, LOW, Table, column
 _MODEL = column("model", "name of the model")
 _SIZE = column("n", "size N of the selected set; null for measures of the whole row")
 _MEASURE = column("measure", "name of the measure")
-_LIMIT = column("limit", "proved bound of the value; null if there is none")
-_CONTROL = column("control", "the same for random sets or for a uniform head; null if there is none")
+_LIMITS = (
+    column("limit", "proved bound of the value; null if there is none"),
+    column("control", "the same for random sets or for a uniform head; null if there is none"),
+)
 _RUN = (
     *(_MODEL, LAYER, HEAD, LENGTH, _SIZE, _MEASURE),
     column("value", "what was measured, on average over queries and windows"),
-    *(LOW, HIGH, _LIMIT, _CONTROL),
+    *(LOW, HIGH, *_LIMITS),
 )
 
 HEADS = (
@@ -76,7 +78,7 @@ HEADS = (
     )),
     Table("watch", "table", "a step that was read, layer, head and quantity", (
         column("step", "of the training, from 1"), *EACH_HEAD, column("measure", "name of the quantity"),
-        column("value", "mean over the rows that were read"), _LIMIT, _CONTROL,
+        column("value", "mean over the rows that were read"), *_LIMITS,
     )),
     Table("watch", "steps", "a step that was read; least, mean and largest of every quantity follow", (
         column("step", "of the training, from 1"),
