@@ -142,7 +142,7 @@ def test_commands_and_names_of_the_core() -> None:
         "report --help": "--figures",
         "normalizers softmax topk:k=2": "topk",
         "normalizers --json": '"entmax"',
-        "verify spectral --trials 20": "1 hold, 0 refuted",
+        "verify spectral --trials 20": "1 holds, 0 refuted",
         "doctor": "Everything abbe needs is installed",
     }
     code = f"""{importing("")}

@@ -108,7 +108,7 @@ MEASURING = {
     "lengths above the context": (options("--lengths", "128"), "above the model's context of 64"),
     "length 1": (options("--lengths", "1"), "window length 1 is too short"),
     "lengths twice": (options("--lengths", "16,16"), "lengths has duplicates"),
-    "no windows": (options("--windows", "0"), "count is 0, but at least 1 window of each length is needed"),
+    "no windows": (options("--windows", "0"), "the number of windows is 0, but at least 1 of each length is needed"),
     "size 0": (options("--sizes", "0"), "sizes must hold whole numbers >= 1"),
     "sizes in words": (options("--sizes", "a"), "--sizes is 'a', but must be numbers"),
     "unknown vectors": (options("--vectors", "keys"), "vectors is 'keys', but must be one of"),

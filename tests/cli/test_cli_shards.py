@@ -21,7 +21,7 @@ def test_shards_and_merge(folder: Path, book: Path, tmp_path: Path, monkeypatch:
     command = ("diagnose", folder, "--text", "book.txt", *QUICK, "--quiet")
     first = run(*command, "--out", "run", "--shard", "1/2")
     assert first.exit_code == 0
-    assert first.stdout == "2 of 4 parts are in run, 2 of them made here\n"
+    assert first.stdout == "run holds 2 of 4 parts, 2 of them computed here\n"
     early = run_main(monkeypatch, "merge", "run")
     assert early == 2
     last = run(*command, "--out", "run", "--shard", "2/2", "--json")
@@ -29,7 +29,7 @@ def test_shards_and_merge(folder: Path, book: Path, tmp_path: Path, monkeypatch:
         "folder": "run", "there": 4, "total": 4, "made": 2, "failed": [], "complete": True,
         "stopped": "",
     }  # fmt: skip
-    assert last.stderr.endswith("4 of 4 parts are in run, 2 of them made here; all done: abbe merge run\n")
+    assert last.stderr.endswith("run holds 4 of 4 parts, 2 of them computed here; all done: abbe merge run\n")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")  # text and model are found from any folder
     merged = run("merge", "../run", "--quiet")
@@ -37,7 +37,7 @@ def test_shards_and_merge(folder: Path, book: Path, tmp_path: Path, monkeypatch:
     local = abbe.diagnose(folder, book, lengths=[16, 32], windows=2, queries=4, sizes=[1, 3], progress=False)
     assert abbe.open_run("../run").table.equals(local.table)
     again = run("merge", "../run")
-    assert "../run was finished before: there was nothing to merge" in again.stdout
+    assert "../run is already complete: nothing to merge" in again.stdout
 
 
 def test_what_a_shard_has_not(

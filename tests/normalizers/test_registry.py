@@ -147,7 +147,7 @@ def test_names_near_to_none_are_answered_with_all(junk: str) -> None:
     with pytest.raises(abbe.AbbeError) as caught:
         abbe.normalizer(junk)
     known = ", ".join(info.name for info in abbe.list_normalizers())
-    assert str(caught.value) == f"unknown normalizer {junk!r}. Known are {known}"
+    assert str(caught.value) == f"unknown normalizer {junk!r}. Known normalizers: {known}"
 
 
 @pytest.mark.parametrize("made", CLASSES, ids=lambda made: made.name)

@@ -13,7 +13,7 @@ import pytest
 from abbe_processes import SHARED, Commands, Ended, left_over, results
 
 Whole = Callable[[str], Path]
-LAST = re.compile(r"(\d+) of (\d+) parts are in \S+?(?:, (\d+) of them made here)?(; all done: abbe merge \S+)?\n")
+LAST = re.compile(r"\S+ holds (\d+) of (\d+) parts(?:, (\d+) of them computed here)?(; all done: abbe merge \S+)?\n")
 
 
 def numbers(ended: Ended) -> tuple[int, int, int, bool]:

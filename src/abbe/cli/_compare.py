@@ -27,7 +27,7 @@ def compare(
     ] = None,
     subject: Subject,
     length: Annotated[int | None, setting("Tokens per window; 512, or the context if shorter.")] = None,
-    windows: Annotated[int, setting("Windows; intervals come from them, a recommendation needs 6.")] = 8,
+    windows: Annotated[int, setting("Windows, from which the intervals come; at least 6 for a recommendation.")] = 8,
     needle_lengths: Annotated[
         str | None, setting("Prompt lengths of the needle test in tokens, such as 128,512,1024.")
     ] = None,

@@ -25,7 +25,6 @@ def normalizers(
     specs: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[SPEC]...",
             help="Normalizers to apply to the logits, such as entmax:alpha=1.5; without one, all are listed.",
             autocompletion=_complete.normalizers,
         ),

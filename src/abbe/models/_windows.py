@@ -112,10 +112,10 @@ def windows(
         text = Text("text", text)
     if not isinstance(text, Text):
         raise AbbeError(f"text is {shown(text)}, but must be an abbe.Text or a string: `abbe.read_text` reads files")
-    count, seed = whole("count", count), whole("seed", seed)
+    count, seed = whole("the number of windows", count), whole("seed", seed)
     lengths = _checked_lengths(lengths, context)
     if count < 1:
-        raise AbbeError(f"count is {count}, but at least 1 window of each length is needed")
+        raise AbbeError(f"the number of windows is {count}, but at least 1 of each length is needed")
     tokens = _tokenise(text, tokenizer)
     _check_room(text, tokens, lengths)
     drawn: list[Window] = []

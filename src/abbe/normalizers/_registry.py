@@ -162,6 +162,6 @@ def _find(name: str) -> type[Normalizer]:
     if kind is None:
         near = difflib.get_close_matches(_plain(name), _BY_NAME, n=1)
         known = ", ".join(kind.name for kind in CLASSES)
-        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"Known are {known}"
+        hint = f"Did you mean {_BY_NAME[near[0]].name!r}?" if near else f"Known normalizers: {known}"
         raise AbbeError(f"unknown normalizer {name!r}. {hint}")
     return kind

@@ -97,7 +97,7 @@ def _chosen(names: tuple[str, ...]) -> list[Statement]:
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(known)}"
+            hint = f"Did you mean {near[0]!r}?" if near else "`abbe verify --list` shows all"
             raise AbbeError(f"unknown statement {name!r}. {hint}")
     return [known[name] for name in names] if names else list(known.values())
 

@@ -55,11 +55,11 @@ class Progress:
 
     def __str__(self) -> str:
         """The last line of a shard."""
-        made = f", {self.made} of them made here" if self.made else ""
+        made = f", {self.made} of them computed here" if self.made else ""
         failed = f", {len(self.failed)} failed" if self.failed else ""
         all_done = f"all done but {len(self.failed)} that failed (see above)" if self.failed else "all done"
         then = f"; {all_done}: abbe merge {self.folder}" if self.complete else ""
-        return f"{self.there} of {self.total} parts are in {self.folder}{made}{failed}{then}"
+        return f"{self.folder} holds {self.there} of {self.total} parts{made}{failed}{then}"
 
 
 def work(study: str, *args: Any, folder: str | os.PathLike[str], shard: str | None = None, **kwargs: Any) -> Progress:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from ..words.numbers import percent
 from ._shared.terminal import new_table
 
 if TYPE_CHECKING:
@@ -19,7 +20,8 @@ def sentence(verdict: Verdict) -> str:
     if not verdict.holds:
         return "REFUTED"
     if verdict.status == "approximation":
-        return f"holds, within {abs(verdict.worst - 1):.1%}"
+        # The ratio allows for the error of a simulation: at most 1 means that no difference can be seen.
+        return "holds" if verdict.worst <= 1 else f"holds, within {percent(verdict.worst - 1)}"
     if not verdict.tight:
         return "holds"
     return "holds, tight" if verdict.worst > 0.9995 else f"holds, tight to {verdict.worst:.3g}"
@@ -59,7 +61,7 @@ def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
             table.add_row(Text(section, style="bold"))
         words = Text(sentence(verdict) + ("" if verdict.expected else ", UNEXPECTED"), style=_style(verdict))
         source = "ours" if verdict.source == "this project" else "paper"
-        table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.typical:.3f}", f"{verdict.worst:.6f}", words)
+        table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.typical:.3f}", f"{verdict.worst:.4f}", words)
     parts: list[RenderableType] = [table]
     for verdict in verdicts:
         if not verdict.holds:
@@ -87,11 +89,11 @@ def verify_summary(verdicts: Sequence[Verdict]) -> str:
 
     Examples:
         >>> abbe.views.verify_summary(abbe.verify(["top-mass", "theorem-1-root"], trials=100))
-        '1 hold, 1 refuted, all as the catalogue says.'
+        '1 holds, 1 refuted, all as the catalogue says.'
     """
     holding = sum(verdict.holds for verdict in verdicts)
     surprises = [verdict.name for verdict in verdicts if not verdict.expected]
-    counts = f"{holding} hold, {len(verdicts) - holding} refuted"
+    counts = f"{holding} {'holds' if holding == 1 else 'hold'}, {len(verdicts) - holding} refuted"
     return (
         f"{counts}, all as the catalogue says."
         if not surprises
@@ -111,7 +113,7 @@ def verify_page(verdicts: Sequence[Verdict], trials: int, seed: int) -> str:
         HTML that loads nothing. A ratio of 1 means that a bound is tight, more that it is false.
 
     Examples:
-        >>> "1 hold, 0 refuted" in abbe.views.verify_page(abbe.verify("top-mass", trials=20), trials=20, seed=0)
+        >>> "1 holds, 0 refuted" in abbe.views.verify_page(abbe.verify("top-mass", trials=20), trials=20, seed=0)
         True
     """
     # These need the extra `report`, the table does not.

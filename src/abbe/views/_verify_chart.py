@@ -55,7 +55,7 @@ def verify_chart(verdicts: Sequence[Verdict], theme: ThemeName = "light") -> Spe
         "1 is equality; marks to the right of it break the bound",
     ]
     chart = finished(panels, "How tight is every bound?", about, theme, columns=1)
-    chart["config"]["legend"]["columns"] = len(_SHAPES)
+    chart["config"]["legend"] |= {"columns": len(_SHAPES), "layout": {"bottom": {"margin": 30, "anchor": "start"}}}
     # A page may have wider letters than those that the names were measured with.
     return chart | {"spacing": 14, "padding": {"left": 32, "top": 10, "right": 10, "bottom": 10}}
 

@@ -126,7 +126,7 @@ def test_model_is_left_as_it_was() -> None:
         ({"vectors": "keys"}, "vectors is 'keys', but must be one of embedding, hidden, value, output"),
         ({"queries": 0}, "queries is 0, but must be a whole number >= 1, or 'all'"),
         ({"queries": "some"}, "or 'all'"),
-        ({"windows": 0}, "count is 0"),
+        ({"windows": 0}, "the number of windows is 0"),
         ({"sizes": (2, 1)}, "sizes must hold whole numbers >= 1 in rising order"),
         ({"sizes": ()}, "sizes must hold"),
         ({"temperatures": (0.0,)}, "temperatures must be numbers > 0"),

@@ -54,7 +54,7 @@ def test_shards_of_a_diagnosis(tmp_path: Path) -> None:
         merge(tmp_path)
     last = work(tmp_path, "2/4")
     assert last.complete
-    assert str(last) == f"6 of 6 parts are in {tmp_path}, 2 of them made here; all done: abbe merge {tmp_path}"
+    assert str(last) == f"{tmp_path} holds 6 of 6 parts, 2 of them computed here; all done: abbe merge {tmp_path}"
     again = work(tmp_path)
     assert (again.made, again.complete) == (0, True)
     assert progress(tmp_path).there == SOME_PARTS

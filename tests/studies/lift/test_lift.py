@@ -11,7 +11,19 @@ import compare_runs
 import planted_capacity
 import pytest
 import torch
-from inside import JUDGED, SEARCHED, Portion, answers, judged_lengths, lift_DECOYS, lift_thirds, pass_keys
+from inside import (
+    CHECKED,
+    JUDGED,
+    SEARCHED,
+    Portion,
+    answers,
+    judged_lengths,
+    lift_DECOYS,
+    lift_thirds,
+    pass_keys,
+    read_json,
+    write_json,
+)
 from needle_models import TEXT as PROSE
 
 import abbe
@@ -67,6 +79,18 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
 
 
 @pytest.mark.slow
+def test_a_folder_that_names_the_control_as_earlier_versions_did_is_resumed(tmp_path: Path) -> None:
+    first = planted(folder=tmp_path)
+    for part in ("judged-speed", "judged-sensitivity"):
+        path = tmp_path / "parts" / f"{part}.json"
+        content = read_json(path)
+        block = content.pop(CHECKED)
+        former = json.loads(json.dumps(content).replace("softmax, tuned the same way", "softmax tuned alike"))
+        assert former != content
+        write_json(path, former, run=block["run"], part=block["part"])
+    assert planted(folder=tmp_path).table.equals(first.table, null_equal=True)
+
+
 def test_a_model_that_nothing_helps_is_not_lifted() -> None:
     result = abbe.lift(planted_capacity.model(16), TEXT, **PLANTED)
     assert not result.lifted

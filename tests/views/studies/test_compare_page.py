@@ -90,7 +90,7 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
     page = compare_page(comparison)
     assert '<td data-sort="0.77"><span>0.77 †</span>' in page
     assert '<td data-sort="0.48"><span>0.48</span>' in page  # of entmax, which is continuous
-    assert page.count("† between its jumps") == 1
+    assert page.count("† excludes jumps") == 1
     rows = [row for rows in charts_of(page)["pareto"]["datasets"].values() for row in rows if "counted" in row]
     assert {row["normalizer"]: row["counted"] for row in rows} == {
         name: "only between its jumps" if name.startswith("top") else "everywhere" for name in made.NAMES
@@ -101,7 +101,7 @@ def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
     console.print(compare_table(comparison))
     text = console.export_text()
     assert "0.77 †" in text
-    assert "† between its jumps" in text
+    assert "† excludes jumps" in text
     calm = made.comparison([made.row(BASELINE), made.row("sparsemax")])
     assert "†" not in re.sub(r"<script.*?</script>", "", compare_page(calm), flags=re.S)
 

@@ -60,7 +60,7 @@ def export(
     written = read_export(out) if gguf is not None and gguf.is_file() else models.export(model, plan, out, text=text)
     facts = dict(written.facts)
     lines = [
-        "a plain checkpoint: it runs without abbe" if written.plain else "needs abbe: vLLM and llama.cpp refuse it",
+        "a plain checkpoint: it runs without abbe" if written.plain else "needs abbe: vLLM and llama.cpp cannot run it",
         f"outputs differ from those of the swapped model by {written.error:.1e} of their standard deviation",
     ]
     if gguf is not None:

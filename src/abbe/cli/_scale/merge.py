@@ -32,5 +32,5 @@ def merge(
     current.if_stopped = RESUMES
     was_shared = studies.progress(folder).total > 0
     result = studies.merge(folder, progress=not quiet)
-    lines = [] if was_shared else [f"{folder} was finished before: there was nothing to merge"]
+    lines = [] if was_shared else [f"{folder} is already complete: nothing to merge"]
     show_result(result, folder, figures=figures, as_json=as_json, quiet=quiet, opened=opened, lines=lines)

@@ -14,9 +14,9 @@ from ..._errors import AbbeError
 @contextmanager
 def quiet() -> Iterator[None]:
     """No progress bars, advice or warnings inside; all settings are restored at the end."""
-    hub, transformers = import_module("huggingface_hub.utils"), import_module("transformers.utils.logging")
     with ExitStack() as restore, warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        hub, transformers = import_module("huggingface_hub.utils"), import_module("transformers.utils.logging")
         for settings in (hub.logging, transformers):
             restore.callback(settings.set_verbosity, settings.get_verbosity())
             settings.set_verbosity(logging.CRITICAL)

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from ...measures import enough_windows
 from ...words.finding import Fact, Finding
 from ...words.measures import measure_words
 from ...words.numbers import heads_of, interval, many, number, percent, sentence
@@ -66,6 +67,8 @@ def _how_much(single: pl.DataFrame, names: Sequence[str], level: float, windows:
             f"From {names[0]} to {names[-1]} {heads_of(count, heads, 'changes', 'change')} beyond chance: "
             f"{percent(len(changed) / len(single))} of {len(single):,} numbers"
         )
+    if count and windows < enough_windows(level):
+        words += f"; too few windows to be sure ({windows}): use at least {enough_windows(level)}"
     return Finding("what changed", f"{words}.", _rule(level), facts, tuple(places))
 
 

@@ -28,6 +28,7 @@ SCHEMA: dict[str, Any] = {
 # Smaller differences are rounding, however regular they are: relative to the larger value, and to the largest value of
 # the measure, since some values are nothing but rounding (the imbalance within a set of one).
 ROUNDING, ROUNDING_OF_LARGEST = 1e-5, 1e-6
+_EQUAL = 1e-12  # relative: differences whose spread is rounding of float64
 _VALUE = "/value"
 _PLACES = {info.name: place for place, info in enumerate(list_measures())}
 LOSS = "loss"  # of the next token; in the rows of all heads together
@@ -87,15 +88,20 @@ def q_values(p: np.ndarray, family: np.ndarray) -> np.ndarray:
 
 
 def paired_p(differences: Tensor) -> Tensor:
-    """(window, ...) -> (...): two-sided, of the mean over windows being 0; 1 where all are 0, NaN for one window."""
+    """(window, ...) -> (...): two-sided, of the mean over windows being 0; 1 where all are 0, NaN for one window.
+
+    Equal differences have no spread, so t would be infinite even for two windows: the sign test gives 2^(1 - windows).
+    """
     from scipy.stats import t
 
     there = (~differences.isnan()).sum(0)
     mean = differences.nanmean(0)
     spread = ((differences - mean) ** 2).nansum(0) / (there - 1).clamp(min=1)
     error = (spread / there.clamp(min=1)).sqrt()
-    statistic = torch.where(mean == 0, 0.0, mean.abs() / error)  # equal differences: certain, unless they are 0
+    flat = error <= _EQUAL * mean.abs()
+    statistic = mean.abs() / torch.where(flat, 1.0, error)
     p = torch.as_tensor(2 * t.sf(statistic.numpy(), (there - 1).clamp(min=1).numpy()))
+    p = torch.where(flat, torch.where(mean == 0, 1.0, 2.0 ** (1 - there.double())), p)
     return torch.where(there < 2, torch.nan, p)
 
 

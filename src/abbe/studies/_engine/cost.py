@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ...models import LoadedModel, Shape, checked_logits, shape_of
-from ...words.numbers import about
+from ...words.numbers import about, many
 from .loss import LOGITS_AT_ONCE
 from .window import rows_at_once
 
@@ -40,7 +40,7 @@ class Cost:
 
     def __str__(self) -> str:
         needs = f"about {about(self.seconds)} and {self.megabytes:.0f} MB on top of the model"
-        return f"{self.windows} windows, {self.tokens:,} tokens: {needs}"
+        return f"{many(self.windows, 'window')}, {self.tokens:,} tokens: {needs}"
 
     def __add__(self, other: Cost) -> Cost:
         """One after the other."""

@@ -124,7 +124,7 @@ def _separability(facts: Facts) -> str:
 
 
 def _decay(facts: Facts) -> str:
-    return f"its largest weight goes like {power_of_n(value_of(facts.decay) or 0)} as the context grows"
+    return f"its largest weight scales as {power_of_n(value_of(facts.decay) or 0)} as the context grows"
 
 
 def _spread(facts: Facts) -> str:

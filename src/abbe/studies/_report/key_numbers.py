@@ -34,8 +34,8 @@ def key_numbers(table: Lookup) -> tuple[KeyNumber, ...]:
         _number(
             "decay exponent", "decay_exponent", table.overall("decay_exponent"),
             lambda c: f"{c.value:.2f}",
-            lambda c: f"The largest weight of a head goes like {power_of_n(c.value)} with the n keys it sees; a "
-            "uniform head's like n^-1.",
+            lambda c: f"The largest weight of a head scales as {power_of_n(c.value)} with the n keys it sees; a "
+            "uniform head's as n^-1.",
         ),
         _number(
             "worst sensitivity", "sensitivity_worst_mean", table.overall("sensitivity_worst_mean", longest),

@@ -123,8 +123,8 @@ def _forced(table: Lookup) -> Finding | None:
     return Finding(
         "forced dispersion",
         sentence(
-            f"{heads_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax can give one "
-            f"key less than half of the weight, on average over queries, at {table.longest:,} tokens."
+            f"{heads_of(len(forced), len(cells), 'has', 'have')} logits so close together that softmax cannot give "
+            f"any key half of the weight, on average over queries, at {table.longest:,} tokens."
         ),
         "A head counts if the mean over queries of the tight ceiling 1/(1 + (n - 1) e^-R) of the largest weight is "
         "below 0.5, R the range of the query's logits. Single queries may have a higher ceiling.",
@@ -208,7 +208,7 @@ def _length(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     }  # fmt: skip
     return Finding(
         "length",
-        f"As the context grows to {table.longest:,} tokens, the largest weight of a head goes like "
+        f"As the context grows to {table.longest:,} tokens, the largest weight of a head scales as "
         f"{power_of_n(overall.value)} on average; {heads_of(len(fading), len(measured), 'fades', 'fade')} at least "
         "half as fast as a uniform head.",
         f"A head fades if its decay exponent (least squares of the log of the largest weight on ln n) is at least "
@@ -232,8 +232,8 @@ def _sinks(table: Lookup, heads: Mapping[Place, Facts]) -> Finding | None:
     return Finding(
         "sinks",
         sentence(
-            f"{heads_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first token "
-            f"in sight; all heads together give it {percent(overall.value)}{uniform}."
+            f"{heads_of(len(sinks), len(measured), 'gives', 'give')} more than half of the weight to the first "
+            f"visible token; all heads together give it {percent(overall.value)}{uniform}."
         ),
         f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length.",
         numbers,

@@ -38,8 +38,8 @@ def name_of(normalizer: str) -> str:
 MARK = "†"
 _MARKED = ("sensitivity", "sensitivity_ratio")
 BETWEEN_JUMPS = (
-    f"{MARK} between its jumps: its weights change at once where a key is selected or dropped, which no sensitivity "
-    "counts. It is less calm than the number says."
+    f"{MARK} excludes jumps: weights change abruptly when a key enters or leaves the selection, so the true "
+    "sensitivity is higher."
 )
 
 
