@@ -29,7 +29,8 @@ def test_the_cost_is_that_of_what_is_left(tmp_path: Path, capsys: pytest.Capture
     kept = len(list((tmp_path / "losses").iterdir()))
     left = 3 * (planned - 1 - kept) + 1
     assert left >= 1
-    assert f"{left} windows, {16 * left} tokens: about" in cost_printed(folder=tmp_path)
+    counted = "1 window" if left == 1 else f"{left} windows"
+    assert f"{counted}, {16 * left} tokens: about" in cost_printed(folder=tmp_path)
 
 
 def test_check_and_cost_are_said_once_for_losses_and_separability(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,7 +111,7 @@ def test_json_and_files(tmp_path: Path) -> None:
         ({"way": ["deletion", "deletion"]}, "way has duplicates"),
         ({"lengths": [16, 128]}, "window length 128 is above the model's context of 64 tokens"),
         ({"lengths": [1]}, "too short"),
-        ({"windows": 0}, "at least 1 window"),
+        ({"windows": 0}, "at least 1 of each length"),
         ({"layer_windows": 0}, "layer_windows is 0"),
         ({"layer_lengths": [16, 24]}, "layer_lengths has 24, but must be among the lengths: 16, 40$"),
         ({"layer_lengths": 24}, "layer_lengths has 24, but must be among the lengths: 16, 40$"),
