@@ -46,7 +46,7 @@ def test_a_table_and_exit_code_0() -> None:
 def test_a_narrow_table_cuts_no_number() -> None:
     result = run("verify", "spectral", "expected-distance-ceiling", "--trials", "2000", columns=80)
     (line,) = [line for line in result.stdout.splitlines() if line.strip().startswith("spectral ")]
-    assert re.search(r" 0\.\d{3} +[01]\.\d{6} ", line)
+    assert re.search(r" 0\.\d{3} +[01]\.\d{4} ", line)
     assert "…" not in re.sub(r"expected-distance\S*|this \S*", "", result.stdout)
 
 

@@ -50,7 +50,7 @@ def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
     table = new_table()
     for column in ("statement", "source"):
         table.add_column(column, no_wrap=True)
-    for column in ("typical", "worst"):
+    for column in ("median", "worst"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
     section = ""
