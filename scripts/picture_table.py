@@ -12,7 +12,13 @@ from pathlib import Path
 from draw_pictures import Sources, curve_of_the_card, equal_selectivity, file_of, screen, sparse_attention
 
 FIGURES = ("2a", "2b", "2c", "3", "4", "drift")
-EXAMPLES = {"own_figure": "20 s", "own_transformer": "1 min", "watch_trainer": "1 min", "lift_and_export": "1 min"}
+EXAMPLES = {
+    "own_figure": "20 s",
+    "mass_law": "10 s",
+    "own_transformer": "1 min",
+    "watch_trainer": "1 min",
+    "lift_and_export": "1 min",
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,11 @@ RUNS = {
     "smollm2": Run(
         ("abbe report smollm2 --lengths 64,256 --windows 2 --out {here}",), "3 min, after `abbe pull smollm2`", True
     ),
+    "mass-law": Run(
+        ("examples/mass_law.py --model embedded --model smollm2 --text war_and_peace.txt --length 1024 --out {here}",),
+        "2 min, after `abbe pull smollm2`, and needs the book",
+        True,
+    ),
     "smollm2-reproduce": Run(
         ("abbe reproduce smollm2 --text war_and_peace.txt --out {here}",), "an hour, and needs the book", True
     ),
@@ -84,6 +95,7 @@ PICTURES = (
     *(Picture(f"smollm2-{one}.svg", "smollm2-reproduce", file_of(f"figures/figure-{one}.svg")) for one in FIGURES),
     Picture("lab-temperature.svg", "lab", file_of("figures/accuracy.svg")),
     Picture("lab-warning.svg", "lab", file_of("figures/warning.svg")),
+    Picture("mass-law.svg", "mass-law", file_of("mass_law.svg")),
     *(Picture(f"example-{name}.svg", name, file_of(f"{name}.svg")) for name in EXAMPLES),
     Picture("sparse_attention.svg", None, sparse_attention, "benchmarks/sparse_attention.jsonl"),
     Picture("embedded_loss.svg", None, curve_of_the_card, "src/abbe/embedded/MODEL_CARD.md"),

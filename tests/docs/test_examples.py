@@ -14,6 +14,7 @@ EXAMPLES = ROOT / "examples"
 # Arguments that make an example short, and what it must have found all the same.
 SMALL = {
     "own_figure": (["--length", "128", "--windows", "2"], "separability of the top 20 tokens: narrow half"),
+    "mass_law": (["--length", "64", "--windows", "2"], "embedded: counted over predicted"),
     "own_transformer": (["--steps", "20", "--context", "64"], "alphas that the heads learned"),
     "watch_trainer": (["--steps", "4", "--length", "64"], "too fast: loss"),
     "lift_and_export": (
