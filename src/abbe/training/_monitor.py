@@ -223,8 +223,12 @@ class Monitor(TrainerEvents):
         states: dict[int, State] | None = None
         try:
             states = reading.finish(self._listener)
-            if reading.passes == 0:
-                raise AbbeError("no forward pass in training mode was seen: does the loop call the model itself?")
+            if not reading.passes:
+                name = type(self._listener.network).__name__
+                raise AbbeError(
+                    f"no backward pass went through this {name}: does the loop train this very model, and call step "
+                    "after loss.backward()?"
+                )
             if not states:
                 raise AbbeError("no attention layer was seen in the forward pass")
         except Exception as error:
