@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -60,6 +61,13 @@ def test_a_second_monitor_or_a_swap_is_refused() -> None:
         abbe.Monitor(network)
     with abbe.Monitor(network):
         pass
+
+
+def test_without_lightning_its_callback_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    with pytest.raises(AbbeError, match="needs Lightning: pip install lightning"):
+        abbe.Monitor().lightning()
 
 
 def test_a_step_without_a_model() -> None:

@@ -50,7 +50,7 @@ class Monitor(TrainerEvents):
         alerts: whether rules are checked (`abbe.training.list_rules()`).
         on_alert: "stop", or a function that is called with each `Alert` on rank 0; its exceptions are passed on.
         trackers: where else the numbers go: a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of
-            (metrics, step), "tensorboard:DIR", "wandb" or "trackio"; or a list of these.
+            (metrics, step), "tensorboard:DIR", "wandb", "trackio" or "mlflow" (their active run); or a list of these.
         seed: of the rows and random sets; no global random number is ever drawn.
         resume: the step of the checkpoint from which a loop resumes. Trainer knows it.
 
