@@ -1,4 +1,4 @@
-"""The environment of these tests is what constraints.txt says: a package that is missing fails here, and does not skip."""
+"""The environment of these tests is what constraints.txt says: a missing package fails here, and does not skip."""
 
 from __future__ import annotations
 

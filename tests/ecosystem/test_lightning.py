@@ -13,7 +13,6 @@ from training_cases import batches, gpt2, hooks, same
 import abbe
 
 
-
 class Module(lightning.LightningModule):
     def __init__(self, network: Any) -> None:
         super().__init__()

@@ -130,7 +130,7 @@ class StepReading:
         """The pass in progress is one of training if a gradient comes back to one of these."""
         reached = {self._begun: self._pass}
         for tensor in tensors:
-            if isinstance(tensor, Tensor) and tensor.grad_fn is not None:
+            if getattr(tensor, "grad_fn", None) is not None:
                 tensor.register_hook(lambda _, reached=reached: self.passes.update(reached))
 
     def _guarded(self, work: Callable[[], None]) -> None:
