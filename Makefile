@@ -5,56 +5,61 @@ WORKERS ?= auto
 ARGS ?=
 
 VENV := .venv
-RUN := $(VENV)/bin/python
-PIP := $(RUN) -m pip install --constraint constraints.txt
+RUN = $(VENV)/bin/python
+
+# The environments, and what each of them gets.
+ENVIRONMENTS := .venv .venv-ecosystem
+PACKAGES-.venv := '.[dev]'
+PACKAGES-.venv-ecosystem := '.[all,ecosystem]' hypothesis pytest pytest-xdist
 
 # The stamp says that set-up finished, and for which checkout and Python: a virtual environment
 # cannot be moved, so a stamp with another content means that it must be made again.
 STAMP := $(VENV)/.ready
-UNFINISHED := $(VENV)/.unfinished
 ORIGIN := $(CURDIR) $(PYTHON)
-FOUND := $(shell test -x $(RUN) && cat $(STAMP) 2>/dev/null)
+STALE := $(shell for each in $(ENVIRONMENTS); do \
+    { test -x $$each/bin/python && test "$$(cat $$each/.ready 2>/dev/null)" = "$(ORIGIN)"; } || echo $$each/.ready; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup report test test-quick test-all test-sample test-real test-dist test-lowest pictures check lint types layers docs bench format clean FORCE
+.PHONY: help setup report test test-quick test-all test-sample test-real test-dist test-lowest test-ecosystem pictures check lint types layers docs bench format clean FORCE
 
 help:  ## list the commands
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s%s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@echo "ARGS='...' is passed on to report, test and bench; PYTHON=... chooses the interpreter of set-up."
 
 setup: $(STAMP)  ## make the environment in .venv (the other commands call it)
 
-ifneq ($(FOUND),$(ORIGIN))
-$(STAMP): FORCE
+ifneq ($(STALE),)
+$(STALE): FORCE
 endif
 
 # torch goes first, by its pin alone: resolved together with the rest, pip may fetch gigabytes of
 # other builds before it settles. An install that stopped halfway is never trusted again.
-$(STAMP): pyproject.toml constraints.txt
+PIP = $*/bin/python -m pip install --constraint constraints.txt
+$(ENVIRONMENTS:%=%/.ready): %/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	    echo "abbe needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1): try 'make setup PYTHON=python3.12'" >&2; \
 	    exit 1; }
 	@version='import pip, sys; print(sys.version)'; \
-	if [ -e $(UNFINISHED) ] \
-	    || { [ -e $(STAMP) ] && [ "$$(cat $(STAMP))" != "$(ORIGIN)" ]; } \
-	    || [ "$$($(RUN) -c "$$version" 2>/dev/null)" != "$$($(PYTHON) -c 'import sys; print(sys.version)')" ]; \
+	if [ -e $*/.unfinished ] \
+	    || { [ -e $@ ] && [ "$$(cat $@)" != "$(ORIGIN)" ]; } \
+	    || [ "$$($*/bin/python -c "$$version" 2>/dev/null)" != "$$($(PYTHON) -c 'import sys; print(sys.version)')" ]; \
 	then \
-	    echo "Making $(VENV) with $$($(PYTHON) --version)"; \
-	    $(PYTHON) -m venv --clear $(VENV); \
+	    echo "Making $* with $$($(PYTHON) --version)"; \
+	    $(PYTHON) -m venv --clear $*; \
 	fi
-	@rm -f $(STAMP) && touch $(UNFINISHED)
+	@rm -f $@ && touch $*/.unfinished
 	$(PIP) pip
 	$(PIP) torch
 	$(PIP) hatchling editables
-	$(PIP) --no-build-isolation --editable '.[dev]'
-	@rm -f $(UNFINISHED) && echo "$(ORIGIN)" > $(STAMP)
+	$(PIP) --no-build-isolation --editable $(PACKAGES-$*)
+	@rm -f $*/.unfinished && echo "$(ORIGIN)" > $@
 
 report: $(STAMP)  ## measure a model and write the page; the last line is its path
 	@$(VENV)/bin/abbe report $(ARGS)
 
 # Many workers with many threads each would fight for the cores: one thread per worker.
 # A file goes to one worker, in order: what its tests share (a browser, a measured model) is made once.
-PYTEST := OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 \
+PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 \
     --dist loadfile --no-loadscope-reorder
 
 test: $(STAMP)  ## run the checks and the quick tests (5 to 7 minutes on 2 cores)
@@ -64,10 +69,11 @@ test-quick: $(STAMP)
 	$(PYTEST) -m "not real and not slow" $(ARGS)
 
 # Kernels are compiled for the processor that numba is told: the host's, one with 256-bit vectors, one with 128-bit vectors.
+# A name alone leaves the host's features, 512-bit vectors among them.
 test-all: export ABBE_TESTS = all
 test-all: check  ## run all tests, on the host's vector width and on two narrower ones
 	$(PYTEST) -m "not real" $(ARGS)
-	NUMBA_CPU_NAME=haswell $(PYTEST) -m "not real" $(ARGS)
+	NUMBA_CPU_NAME=haswell NUMBA_CPU_FEATURES=+avx,+avx2,+fma $(PYTEST) -m "not real" $(ARGS)
 	NUMBA_CPU_NAME=generic $(PYTEST) -m "not real" $(ARGS)
 
 # PERCENT of the slow tests, chosen by SEED.
@@ -80,6 +86,11 @@ test-sample: $(STAMP)  ## run a sample of the slow tests (PERCENT=5 SEED=0)
 test-real: $(STAMP)  ## pull smollm2, then run the tests on real models and texts
 	$(VENV)/bin/abbe pull smollm2 || echo "smollm2 could not be pulled, see above: the tests that need it skip"
 	$(PYTEST) -m real $(ARGS)
+
+# Beside packages of others, which no other command needs; a package that is missing is an error.
+test-ecosystem: VENV := .venv-ecosystem
+test-ecosystem: .venv-ecosystem/.ready  ## run the tests with peft, kvpress, Lightning, mlflow and others, in .venv-ecosystem
+	$(PYTEST) -m "not real" tests/ecosystem $(ARGS)
 
 check: lint types layers  ## lint, types and layers
 
@@ -116,6 +127,6 @@ format: $(STAMP)  ## repair the format and what lint can repair itself
 	$(RUN) -m ruff check --fix
 	$(RUN) -m ruff format
 
-clean:  ## remove .venv, caches and built files
-	rm -rf $(VENV) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+clean:  ## remove the environments, caches and built files
+	rm -rf $(ENVIRONMENTS) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

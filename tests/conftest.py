@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import platform
 import tempfile
 import zlib
 
@@ -13,6 +14,7 @@ if importlib.util.find_spec("setuptools"):
 
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from importlib import metadata
 from typing import Any
 
 import pytest
@@ -50,6 +52,20 @@ if importlib.util.find_spec("fcntl"):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--sample", metavar="PERCENT:SEED", help="run so many of the slow tests, chosen by the seed")
+
+
+@pytest.hookimpl(trylast=True)  # below the header of pytest, which -q hides
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Say which versions run, and which processor kernels are compiled for: rounding depends on its vectors."""
+    if (terminal := session.config.pluginmanager.get_plugin("terminalreporter")) is not None:  # a worker has none
+        from inside import vector_lanes
+        from llvmlite.binding import get_host_cpu_name
+        from numba import config
+
+        names = ("torch", "numba", "numpy", "transformers", "polars")
+        versions = ", ".join(f"{name} {metadata.version(name)}" for name in names)
+        kernels = f"{config.CPU_NAME or get_host_cpu_name()}, {32 * vector_lanes()}-bit vectors"
+        terminal.write_line(f"versions: Python {platform.python_version()}, {versions}; kernels for {kernels}")
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m chooses

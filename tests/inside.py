@@ -83,6 +83,7 @@ NAMES = {
     "abbe._workers": "Alive living",
     "abbe._locks": "LOCK held shared",
     "abbe._kernels.compiled": "SUMS WideCompiler",
+    "abbe._kernels.sums": "vector_lanes",
     "abbe._files": "CHECKED CannotWrite checked is_unfinished read_json write_json write_whole",
     "abbe.measures._bootstrap": "expanded_tail",
     "abbe.measures._critical": "ks_heights ks_p_value least_height",

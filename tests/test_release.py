@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import re
 import subprocess
 import sys
@@ -36,6 +37,26 @@ def test_workflows_call_the_commands_of_the_makefile() -> None:
         for command in commands:
             target = re.fullmatch(r"make ([a-z-]+)", command)
             assert command == "bash .ci/run" or (target and f"\n{target[1]}:" in makefile), (workflow.name, command)
+
+
+@pytest.mark.parametrize("spread", ["--numprocesses=1", "--numprocesses=0"])
+def test_a_run_of_the_tests_says_which_versions_it_ran(spread: str) -> None:
+    """Once, with workers and when quiet; no test is chosen, so that nothing else takes time."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", spread, "tests/test_layers.py"]
+    said = subprocess.run([*command, "-k", "nothing"], cwd=ROOT, capture_output=True, text=True).stdout
+    names = ("torch", "numba", "numpy", "transformers", "polars")
+    expected = ", ".join([platform.python_version(), *(f"{name} {version(name)}" for name in names)])
+    line = "^versions: Python ([^;]*); kernels for .+, (?:128|256|512)-bit vectors$"
+    assert re.findall(line, said, re.MULTILINE) == [expected]
+
+
+def test_the_environments_of_the_makefile_have_every_dependency_pinned() -> None:
+    """`make test-ecosystem` as `make test`: what it installs is what constraints.txt says."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    pinned = re.findall(r"^([\w-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    asked = {re.split("[<>=[;]", line)[0] for lines in extras.values() for line in lines}
+    assert asked - {"abbe"} <= set(pinned)
+    assert "make test-ecosystem" in (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
 
 
 def test_source_archive_has_what_the_checkout_says_of_itself() -> None:

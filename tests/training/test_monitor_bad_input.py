@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -62,6 +63,13 @@ def test_a_second_monitor_or_a_swap_is_refused() -> None:
         pass
 
 
+def test_without_lightning_its_callback_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    with pytest.raises(AbbeError, match="needs Lightning: pip install lightning"):
+        abbe.Monitor().lightning()
+
+
 def test_a_step_without_a_model() -> None:
     with pytest.raises(AbbeError, match="has no model"):
         abbe.Monitor().step()
@@ -106,13 +114,20 @@ def test_an_error_of_its_own_is_said_once_and_the_result_is_the_same(
     assert hooks(network) == 0
 
 
-def test_a_loop_that_never_calls_the_model_is_reported() -> None:
-    monitor = abbe.Monitor(gpt2(), every=1)
+@pytest.mark.parametrize("calls", ["nothing", "no_grad", "frozen", "no backward"])
+def test_a_loop_that_never_trains_the_model_is_reported(calls: str) -> None:
+    network = gpt2().requires_grad_(calls != "frozen")
+    monitor = abbe.Monitor(network, every=1)
+    if calls != "nothing":
+        with torch.set_grad_enabled(calls != "no_grad"):
+            network(**next(batches(1)))
     monitor.step()
     assert monitor.silent is not None
-    assert "no forward pass in training mode" in monitor.silent
+    assert "no backward pass went through this GPT2LMHeadModel" in monitor.silent
     monitor.step()
     monitor.close()
+    assert monitor.result().records == []
+    assert hooks(network) == 0
 
 
 def test_a_model_within_another_module_is_found() -> None:

@@ -123,22 +123,103 @@ def test_short_sequences_have_what_can_be_measured() -> None:
     assert "separability@N=20" not in measures  # no row sees more than 20 keys
 
 
-def test_evaluation_and_generation_on_a_read_step_are_not_read() -> None:
+def as_records(monitor: abbe.Monitor | None) -> list[dict[str, Any]]:
+    """What was recorded, without times."""
+    assert monitor is not None
+    assert monitor.silent is None
+    return [{name: x for name, x in record.items() if "seconds" not in name} for record in monitor.result().records]
+
+
+@pytest.mark.parametrize("options", [{}, {"parts": 2, "padded": True}, {"half": True}], ids=str)
+def test_evaluation_mode_is_read_like_training_mode(options: dict[str, Any]) -> None:
+    """Lightning trains what `from_pretrained` gives in evaluation mode; without dropout the two modes are one."""
+    _, training = train(gpt2(dropout=0.0), monitor=every_other, **options)
+    weights, evaluation = train(gpt2(dropout=0.0).eval(), monitor=every_other, **options)
+    plain, _ = train(gpt2(dropout=0.0).eval(), **options)
+    assert same(plain, weights)
+    assert len(as_records(evaluation)) == 3
+    assert as_records(evaluation) == as_records(training)
+
+
+def evaluate(network: Any, way: str) -> None:
+    """As a loop may, on a step that is read; without `no_grad` such passes look like those of training at first."""
+    inputs = next(batches(1, length=17))
+    network.train(way == "training")
+    with torch.inference_mode() if way == "inference" else torch.set_grad_enabled(way != "no_grad"):
+        network(**inputs)
+    network.generate(torch.ones(1, 3, dtype=torch.long), max_new_tokens=3, do_sample=False)
+    network.train()
+
+
+@pytest.mark.parametrize("way", ["no_grad", "inference", "evaluation", "training"])
+@pytest.mark.parametrize("place", ["before", "between", "after"])
+def test_passes_without_a_backward_pass_are_not_read(way: str, place: str) -> None:
+    """The loss is the model's own, as Trainer leaves it to the monitor."""
+
+    def records(watch: bool) -> list[dict[str, Any]]:
+        network = gpt2(dropout=0.0)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+        with abbe.Monitor(network, every=1, rows=100) as monitor:  # every row: none is drawn by the number of a pass
+            for inputs in batches(2):
+                for now in ("before", "between", "after"):
+                    if watch and now == place:
+                        evaluate(network, way)
+                    if now != "after":
+                        network(**inputs).loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                monitor.step()
+        return as_records(monitor)
+
+    assert records(watch=True) == records(watch=False)
+
+
+def test_passes_that_share_a_backward_pass_are_all_read() -> None:
+    """As in contrastive and preference losses."""
+    network, inputs = gpt2(dropout=0.0), list(batches(2))
+    with abbe.Monitor(network, every=1) as monitor:
+        (network(**inputs[0]).loss + network(**inputs[1]).loss).backward()
+        monitor.step()
+    with abbe.Monitor(network, every=1) as accumulated:
+        network.zero_grad()
+        for one in inputs:
+            network(**one).loss.backward()
+        accumulated.step()
+    (shared,), (apart,) = as_records(monitor), as_records(accumulated)
+    assert shared["model"] == pytest.approx(apart["model"], rel=1e-5)
+    assert shared["loss"] == pytest.approx(apart["loss"])
+
+
+@pytest.mark.parametrize("trained", ["lm_head", "h.1.mlp", "h.0.attn.c_proj", "transformer.wte"])
+@pytest.mark.parametrize("train", [True, False])
+def test_models_with_frozen_parts_are_read(trained: str, train: bool) -> None:
+    """A head on a frozen model, adapters, prompts: gradients may never come as far as the attention."""
+    network = gpt2(dropout=0.0, tie_word_embeddings=False).train(train)
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(trained in name)
+    with abbe.Monitor(network, every=1) as monitor:
+        network(**next(batches(1))).loss.backward()
+        monitor.step()
+    (record,) = as_records(monitor)
+    assert record["layout"] == [4, 4]
+    assert record["loss"] is not None
+
+
+def test_a_loss_of_hidden_states_is_one_of_training() -> None:
     network = gpt2(dropout=0.0)
     with abbe.Monitor(network, every=1) as monitor:
-        network.eval()
-        with torch.no_grad():
-            network(**next(batches(1)))
-        network.generate(torch.ones(1, 3, dtype=torch.long), max_new_tokens=3, do_sample=False)
-        network.train()
-        with torch.no_grad():
-            network(**next(batches(1)))
-        network(**next(batches(1))).loss.backward()
-        reading = monitor._reading
-        assert reading is not None
-        assert reading.passes == 1
+        network(**next(batches(1)), output_hidden_states=True).hidden_states[1].square().mean().backward()
         monitor.step()
-        assert monitor.silent is None
+    assert as_records(monitor)[0]["layout"] == [4, 4]
+
+
+def test_prompts_of_a_frozen_model_are_read() -> None:
+    network = gpt2(dropout=0.0).eval().requires_grad_(False)
+    prompt = torch.randn(2, 9, 32, requires_grad=True)
+    with abbe.Monitor(network, every=1) as monitor:
+        network(inputs_embeds=prompt, return_dict=False)[0].square().mean().backward()
+        monitor.step()
+    assert as_records(monitor)[0]["layout"] == [4, 4]
 
 
 def test_copies_of_a_model_that_is_read_are_plain() -> None:

@@ -29,7 +29,7 @@ class Consumer(Protocol):
     """Receives the passes of a training step; none of its methods may raise."""
 
     def begin_pass(self, inputs: Mapping[str, Any]) -> None:
-        """A forward pass in training mode begins.
+        """A forward pass with gradients begins, in whichever mode the model is.
 
         Args:
             inputs: its keyword arguments.
@@ -102,7 +102,7 @@ class Listener:
         return any(getattr(part, "_compiled_call_impl", None) is not None for part in self.network.modules())
 
     def open(self, consumer: Consumer) -> None:
-        """Report every training pass to the consumer from now on.
+        """Report every pass with gradients to the consumer from now on.
 
         Args:
             consumer: the listener.
@@ -191,10 +191,11 @@ class Listener:
         self._numbers[module] = self._order[key]
         return self._order[key]
 
-    def _begin(self, prefix: str, part: nn.Module, inputs: Mapping[str, Any]) -> None:
+    def _begin(self, prefix: str, inputs: Mapping[str, Any]) -> None:
         self._depth += 1
         if self._depth == 1:
-            self._reading = part.training and torch.is_grad_enabled()
+            # Not `part.training`: Lightning trains what `from_pretrained` gives in evaluation mode.
+            self._reading = torch.is_grad_enabled()
             self._numbers.clear()
             if self._reading and self._consumer is not None:
                 self._consumer.begin_pass(inputs)
@@ -231,7 +232,7 @@ class _Ear:
 
     def begin(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.listener is not None:
-            self.listener._begin(self.prefix, part, kwargs)
+            self.listener._begin(self.prefix, kwargs)
 
     def end(self, part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if self.listener is not None:

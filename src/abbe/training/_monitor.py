@@ -50,7 +50,7 @@ class Monitor(TrainerEvents):
         alerts: whether rules are checked (`abbe.training.list_rules()`).
         on_alert: "stop", or a function that is called with each `Alert` on rank 0; its exceptions are passed on.
         trackers: where else the numbers go: a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of
-            (metrics, step), "tensorboard:DIR", "wandb" or "trackio"; or a list of these.
+            (metrics, step), "tensorboard:DIR", "wandb", "trackio" or "mlflow" (their active run); or a list of these.
         seed: of the rows and random sets; no global random number is ever drawn.
         resume: the step of the checkpoint from which a loop resumes. Trainer knows it.
 
@@ -223,8 +223,12 @@ class Monitor(TrainerEvents):
         states: dict[int, State] | None = None
         try:
             states = reading.finish(self._listener)
-            if reading.passes == 0:
-                raise AbbeError("no forward pass in training mode was seen: does the loop call the model itself?")
+            if not reading.passes:
+                name = type(self._listener.network).__name__
+                raise AbbeError(
+                    f"no backward pass went through this {name}: does the loop train this very model, and call step "
+                    "after loss.backward()?"
+                )
             if not states:
                 raise AbbeError("no attention layer was seen in the forward pass")
         except Exception as error:

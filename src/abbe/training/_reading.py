@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -52,27 +53,37 @@ class Gradients:
         sums[name] = sums[name] + squares if name in sums else squares
 
 
+@dataclass(eq=False)
+class _Pass:
+    """A forward pass that has gradients; it is kept alive by its graph until a backward pass reaches it."""
+
+    states: dict[int, State] = field(default_factory=dict)
+    loss: Tensor | None = None  # computed by the model itself
+
+
 class StepReading:
-    """Listens to the passes of one step; the first error ends the reading, not the step."""
+    """Listens to the passes of one step; the first error ends the reading, not the step.
+
+    A pass belongs to the step once a gradient comes back to it: evaluation that forgot `no_grad` does not.
+    """
 
     def __init__(self, step: int, *, rows: int, sizes: tuple[int, ...], seed: int, keep: bool, check: bool) -> None:
         self.step, self.wanted, self.sizes, self.seed = step, rows, sizes, seed
         self.failure: Exception | None = None  # the first error
         self.interrupted = False  # a pass ended with an exception of the model, which the loop may have handled
-        self.losses: list[Tensor] = []  # computed by the model itself
-        self.summed = False  # whether these are parts of one sum
+        self.summed = False  # whether the losses of the passes are parts of one sum
         self.error: float | None = None  # the largest of the self-check, None if it could not be done
-        self.passes = 0  # forward passes that were read
+        self.passes: dict[int, _Pass] = {}  # by number, those that a gradient came back to
         self.seconds = 0.0  # spent on reading
         self._keep, self._check = keep, check
-        self._states: dict[int, State] = {}
+        self._begun, self._pass = 0, _Pass()  # number of passes so far, and the last one
         self._heads: dict[int, int] = {}
         self._gradients, self._update = Gradients(self._guarded), Update()
         self._real: Tensor | None = None  # tokens that are not padding
         self._positions: dict[int, Tensor] = {}
 
     def begin_pass(self, inputs: Mapping[str, Any]) -> None:
-        self.passes += 1
+        self._begun, self._pass = self._begun + 1, _Pass()
         self._positions = {}
         mask = inputs.get("attention_mask")
         self._real = mask.detach().bool() if isinstance(mask, Tensor) and mask.dim() == 2 else None
@@ -82,7 +93,9 @@ class StepReading:
         self.interrupted = self.interrupted or output is None
         loss = getattr(output, "loss", None)
         if isinstance(loss, Tensor) and loss.numel() == 1:
-            self.losses.append(loss.detach())
+            self._pass.loss = loss.detach()
+        parts = output.values() if isinstance(output, Mapping) else output if isinstance(output, tuple) else (output,)
+        self._await_gradient(*parts)
 
     def hear(self, call: HeardCall) -> None:
         self._guarded(lambda: self._hear(call))
@@ -95,19 +108,30 @@ class StepReading:
         changes = self._update.changes(listener) if self._keep else {}
         if self.failure is not None:
             raise self.failure
+        states: dict[int, State] = {}
+        for _, one in sorted(self.passes.items()):
+            for layer, state in one.states.items():
+                states[layer] = merge(states.get(layer, {}), state)
         return {
             layer: state | self._gradients.of_layer(layer) | changes.get(layer, no_change(self._heads[layer]))
-            for layer, state in sorted(self._states.items())
+            for layer, state in sorted(states.items())
         }
 
     def loss(self, reported: Any) -> float | None:
         """What the loop reported, else what the model computed: parts of one sum, or the mean over micro-batches."""
         if reported is not None:
             return float(reported.detach() if isinstance(reported, Tensor) else reported)
-        if not self.losses:
+        losses = [float(one.loss) for one in self.passes.values() if one.loss is not None]
+        if not losses:
             return None
-        total = math.fsum(float(loss) for loss in self.losses)
-        return total if self.summed else total / len(self.losses)
+        return math.fsum(losses) / (1 if self.summed else len(losses))
+
+    def _await_gradient(self, *tensors: Any) -> None:
+        """The pass in progress is one of training if a gradient comes back to one of these."""
+        reached = {self._begun: self._pass}
+        for tensor in tensors:
+            if getattr(tensor, "grad_fn", None) is not None:
+                tensor.register_hook(lambda _, reached=reached: self.passes.update(reached))
 
     def _guarded(self, work: Callable[[], None]) -> None:
         if self.failure is not None:
@@ -122,6 +146,7 @@ class StepReading:
     @torch.no_grad()
     def _hear(self, call: HeardCall) -> None:
         self._gradients.watch(call)
+        self._await_gradient(call.query, call.key, call.value)
         kind = call.query.device.type
         casts = torch.amp.is_autocast_available(kind)
         half = torch.get_autocast_dtype(kind) if casts and torch.is_autocast_enabled(kind) else None
@@ -131,9 +156,10 @@ class StepReading:
             # The mask of the inputs says nothing about a layer of another length.
             real = self._real if self._real is not None and self._real.shape == shape else None
             state = read_rows(call, positions, real, self.sizes, self.seed, self.step)
-            self._states[call.layer] = merge(self._states.get(call.layer, {}), state)
+            states = self._pass.states
+            states[call.layer] = merge(states.get(call.layer, {}), state)
             self._heads[call.layer] = call.query.shape[1]
-            if self.passes == 1:
+            if not self.passes:  # of the passes before the first backward pass, the last one is kept
                 if self._check and (error := self_check(call, positions)) is not None:
                     self.error = max(error, self.error or 0.0)
                 if self._keep:
@@ -142,7 +168,7 @@ class StepReading:
     def _of_length(self, length: int) -> Tensor:
         """The same positions in every layer and sequence of a pass."""
         if length not in self._positions:
-            generator = seeded(self.seed, self.step, f"rows of pass {self.passes}, length {length}")
+            generator = seeded(self.seed, self.step, f"rows of pass {self._begun}, length {length}")
             self._positions[length] = query_positions(length, self.wanted, generator)
         return self._positions[length]
 

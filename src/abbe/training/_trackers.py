@@ -1,4 +1,4 @@
-"""Where measured numbers go besides the run folder: TensorBoard, wandb, trackio, a progress bar, a function."""
+"""Where measured numbers go besides the run folder: TensorBoard, wandb, trackio, mlflow, a progress bar, a function."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from .._errors import AbbeError
 
 Tracker = Callable[[Mapping[str, float], int], object]  # metrics and step
 _ALLOWED = (
-    "a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of (metrics, step), 'tensorboard:DIR', 'wandb' "
-    "or 'trackio'"
+    "a SummaryWriter, a run of wandb or trackio, a tqdm bar, a function of (metrics, step), 'tensorboard:DIR', "
+    "'wandb', 'trackio' or 'mlflow'"
 )
+_LOG = {"wandb": "log", "trackio": "log", "mlflow": "log_metrics"}  # function of the module that logs to its active run
 _IN_A_BAR = {
     "abbe/global/entropy_min": "H_min",
     "abbe/global/max_logit_max": "logit",
@@ -46,9 +47,9 @@ def _named(name: str) -> Tracker:
     if kind == "tensorboard" and place:
         _import("tensorboard")
         return OwnWriter(place)
-    if kind in ("wandb", "trackio") and not colon:
-        module = _import(kind)
-        return lambda metrics, step: module.log(dict(metrics), step=step)
+    if kind in _LOG and not colon:
+        log = getattr(_import(kind), _LOG[kind])
+        return lambda metrics, step: log(dict(metrics), step=step)
     raise AbbeError(f"trackers: unknown {name!r}; allowed are {_ALLOWED}")
 
 
