@@ -156,9 +156,7 @@ def check_tokenizer(folder: Path, config: Any) -> None:
     settings = read_settings(folder, name) if (folder / name).is_file() else {}
     for kind in (settings.get("tokenizer_class"), getattr(config, "tokenizer_class", None)):
         named: Any = getattr(transformers, kind, None) if isinstance(kind, str) else None
-        if named is not None and not (
-            isinstance(named, type) and issubclass(named, transformers.PreTrainedTokenizerBase)
-        ):
+        if named is not None and not _is_tokenizer(named):
             raise AbbeError(f"{folder} names the tokenizer_class {kind}, which is not a tokenizer")
     if settings.get("init_inputs"):
         raise AbbeError(f"{folder}/{name} has init_inputs, which abbe does not pass on: remove the entry")
@@ -166,6 +164,14 @@ def check_tokenizer(folder: Path, config: Any) -> None:
         outside = key.endswith(("_file", "_files")) and key not in ("tokenizer_file", "special_tokens_map_file")
         if outside and isinstance(value, str) and not _is_ours(folder, value):
             raise AbbeError(f"{folder}/{name} names a file elsewhere: {key} is {shown(value)}")
+
+
+def _is_tokenizer(named: Any) -> bool:
+    from transformers import PreTrainedTokenizerBase
+    from transformers.utils.import_utils import DummyObject
+
+    # A class whose package is not installed is a dummy, which says so.
+    return isinstance(named, DummyObject) or (isinstance(named, type) and issubclass(named, PreTrainedTokenizerBase))
 
 
 def _is_ours(folder: Path, name: str) -> bool:
@@ -191,7 +197,7 @@ def _weight_files(folder: Path) -> list[Path]:
             raise AbbeError(
                 f"{folder} has only {pickles[0]}, a pickle, which can run code: abbe loads safetensors only"
             )
-        raise AbbeError(f"{folder} has no weights ({SINGLE}, or {INDEX} and its files)")
+        raise AbbeError(f"{folder} has no weights (*.safetensors): neither {SINGLE} nor {INDEX}")
     for key, value in _entries(read_settings(folder)):
         if key == "transformers_weights" and value not in (None, first):
             raise AbbeError(
@@ -200,9 +206,7 @@ def _weight_files(folder: Path) -> list[Path]:
     if first == SINGLE:
         return [_inside(folder, SINGLE)]
     listed = read_settings(folder, INDEX).get("weight_map")
-    names = (
-        set(listed.values()) if isinstance(listed, dict) and all(isinstance(n, str) for n in listed.values()) else set()
-    )
+    names = {str(name) for name in listed.values()} if isinstance(listed, dict) else set()
     if not names:
         raise AbbeError(f"cannot read the model in {folder}: {INDEX} lists no files")
     return [_inside(folder, name) for name in sorted(names)]

@@ -136,9 +136,11 @@ def _check_blocks(path: Path, stored: Mapping[str, int]) -> None:
     settings = read_settings(path)
     described = settings.get(f"{settings.get('general.architecture')}.block_count")
     numbers = [name.split(".")[1] for name in stored if name.startswith("blk.")]
-    found = max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
-    if isinstance(described, int) and (described < found or described > len(stored)):
-        raise AbbeError(f"{path} is damaged: its settings describe {described:,} layers, its weights are of {found:,}")
+    counted = max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
+    if isinstance(described, int) and (described < counted or described > len(stored)):
+        raise AbbeError(
+            f"{path} is damaged: its settings describe {described:,} layers, its weights are of {counted:,}"
+        )
 
 
 def gguf_tokenizer(path: Path, settings: Mapping[str, Any]) -> Any:
