@@ -28,6 +28,7 @@ MODULES = {
     "measures_rows": "abbe.measures._rows",
     "export_check": "abbe.models._export.check",
     "load_embedded": "abbe.models._load.embedded",
+    "load_folder": "abbe.models._load.folder",
     "load_gguf": "abbe.models._load.gguf",
     "load_module": "abbe.models._load.load",
     "load_device": "abbe.models._load.device",

@@ -39,10 +39,13 @@ def small_llama() -> Any:
     return network
 
 
-def write_gguf(network: Any, path: Path, *, begin: bool = False, without: str = "", half: bool = False) -> Path:
-    """With `half` matrices are float16, as with `--outtype f16`."""
+def write_gguf(
+    network: Any, path: Path, *, begin: bool = False, without: str = "", half: bool = False,
+    described: dict[str, int] | None = None,
+) -> Path:  # fmt: skip
+    """With `half` matrices are float16, as with `--outtype f16`; `described` are settings that lie."""
     writer = gguf.GGUFWriter(path, "llama")
-    _write_settings(writer, network.config, begin)
+    _write_settings(writer, LlamaConfig.from_dict(network.config.to_dict() | (described or {})), begin)
     for name, weight in _tensors(network):
         if name != without:
             writer.add_tensor(name, weight.astype(np.float16) if half and weight.ndim == 2 else weight)

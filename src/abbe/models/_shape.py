@@ -19,6 +19,7 @@ from torch import nn
 from .._arguments import whole
 from .._errors import AbbeError
 from ._load import embedded as _embedded
+from ._load.folder import read_config
 from ._load.hub import cached_folder
 from ._load.kind import Kind, choose, longest_input
 from ._load.load import EMBEDDED, NAMES, LoadedModel
@@ -147,8 +148,7 @@ def configuration(model: str | os.PathLike[str]) -> Any:
         folder = _folder(name, path)
         if not (folder / "config.json").is_file():
             raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
-        with one_line(f"cannot read the configuration in {folder}"):
-            return import_module("transformers").AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        return read_config(folder)
 
 
 def _folder(name: str, path: Path) -> Path:

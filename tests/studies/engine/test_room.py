@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tiny_runs
 import torch
-from inside import engine_room, load_device, load_module, load_room
+from inside import engine_room, load_device, load_folder, load_module, load_room
 
 import abbe
 from abbe import AbbeError, load
@@ -57,11 +57,11 @@ def test_weights_are_counted_from_the_headers(tmp_path: Path) -> None:
         "b": torch.zeros(7, dtype=torch.bfloat16),
         "c": torch.zeros(5, dtype=torch.int8),
     }
-    save_file(tensors, tmp_path / "model-00001-of-00001.safetensors")
-    assert load_room.weight_bytes(tmp_path, torch.float32) == 37 * 4 + 5
-    assert load_room.weight_bytes(tmp_path, torch.float16) == 37 * 2 + 5
-    (tmp_path / "model-00001-of-00001.safetensors").write_bytes(b"short")
-    assert load_room.weight_bytes(tmp_path, torch.float32) is None
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    header = load_folder.weight_headers(tmp_path)
+    assert load_room.weight_bytes(header, torch.float32) == 37 * 4 + 5
+    assert load_room.weight_bytes(header, torch.float16) == 37 * 2 + 5
 
 
 def test_weights_that_lie_there_twice_count_once(tmp_path: Path) -> None:
@@ -69,12 +69,12 @@ def test_weights_that_lie_there_twice_count_once(tmp_path: Path) -> None:
 
     for name in ("model-00001-of-00002", "model-00002-of-00002", "consolidated"):
         save_file({name: torch.zeros(10)}, tmp_path / f"{name}.safetensors")
-    assert load_room.weight_bytes(tmp_path, torch.float32) == 120  # nothing says which are read
+    (tmp_path / "config.json").write_text("{}")
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {n: f"model-0000{n}-of-00002.safetensors" for n in "12"}}))
-    assert load_room.weight_bytes(tmp_path, torch.float32) == 80
-    index.write_text("[1]")
-    assert load_room.weight_bytes(tmp_path, torch.float32) == 120
+    assert load_room.weight_bytes(load_folder.weight_headers(tmp_path), torch.float32) == 80
+    save_file({"whole": torch.zeros(30)}, tmp_path / "model.safetensors")  # which transformers prefers
+    assert load_room.weight_bytes(load_folder.weight_headers(tmp_path), torch.float32) == 120
 
 
 STUDIES: dict[str, Callable[..., object]] = {

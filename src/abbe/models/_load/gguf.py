@@ -25,7 +25,8 @@ from torch import nn
 
 from ..._errors import AbbeError
 from .._pull.cache import ABOUT, cache_folder
-from .gguf_header import read_settings
+from .folder import check_size, check_tokenizer
+from .gguf_header import read_settings, read_weights
 from .quiet import one_line
 
 CAUSAL = "AutoModelForCausalLM"
@@ -111,9 +112,14 @@ def gguf_network(path: Path, dtype: torch.dtype) -> nn.Module:
     """Build the model from the file's settings, then fill every weight; a missing weight is an error."""
     transformers = import_module("transformers")
     read = import_module("transformers.modeling_gguf_pytorch_utils").load_gguf_checkpoint
+    stored = read_weights(path)
+    _check_blocks(path, stored)
     # The reader shows a progress bar that no setting of transformers turns off.
     with redirect_stderr(io.StringIO()), torch.random.fork_rng(devices=[]):
-        config = transformers.AutoConfig.from_pretrained(str(path.parent), gguf_file=path.name)
+        config = transformers.AutoConfig.from_pretrained(
+            str(path.parent), gguf_file=path.name, trust_remote_code=False, local_files_only=True
+        )
+        check_size(config, CAUSAL, sum(stored.values()), len(stored), f"in {path}")
         network = getattr(transformers, CAUSAL).from_config(config, dtype=dtype)
         weights = read(str(path), return_tensors=True, model_to_load=network, torch_dtype=dtype)["tensors"]
     network.config.architectures = [type(network).__name__]  # as it will be when read from the cache
@@ -125,12 +131,27 @@ def gguf_network(path: Path, dtype: torch.dtype) -> nn.Module:
     return loaded
 
 
+def _check_blocks(path: Path, stored: Mapping[str, int]) -> None:
+    """Refuse a file with fewer layers in its settings than among its weights, which the reader would leave out."""
+    settings = read_settings(path)
+    described = settings.get(f"{settings.get('general.architecture')}.block_count")
+    numbers = [name.split(".")[1] for name in stored if name.startswith("blk.")]
+    counted = max((int(number) for number in numbers if number.isdecimal()), default=-1) + 1
+    if isinstance(described, int) and (described < counted or described > len(stored)):
+        raise AbbeError(
+            f"{path} is damaged: its settings describe {described:,} layers, its weights are of {counted:,}"
+        )
+
+
 def gguf_tokenizer(path: Path, settings: Mapping[str, Any]) -> Any:
     """The tokenizer of the file, with a begin token if the file asks for one."""
     from transformers import AutoTokenizer
 
+    check_tokenizer(path.parent, None)  # transformers reads the settings beside the file
     with redirect_stderr(io.StringIO()):
-        tokenizer = AutoTokenizer.from_pretrained(str(path.parent), gguf_file=path.name)
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(path.parent), gguf_file=path.name, trust_remote_code=False, local_files_only=True
+        )
     # As llama.cpp reads it: the file's setting, else yes for sentencepiece vocabularies only.
     setting = settings.get("tokenizer.ggml.add_bos_token")
     wanted = bool(setting) if setting is not None else settings.get("tokenizer.ggml.model") == "llama"

@@ -34,22 +34,22 @@ def read_settings(path: Path) -> dict[str, Any]:
     return _read(path)[0]
 
 
-def count_weights(path: Path) -> int:
-    """How many numbers the weights of a GGUF file are once unpacked."""
+def read_weights(path: Path) -> dict[str, int]:
+    """The weights of a GGUF file: how many numbers each has once unpacked."""
     return _read(path)[1]
 
 
-def _read(path: Path) -> tuple[dict[str, Any], int]:
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, int]]:
     size, part = path.stat().st_size, "header"
     with path.open("rb") as file:
         if not _MAGIC.startswith(file.read(len(_MAGIC))):
-            return {}, 0
+            return {}, {}
         if size < len(_MAGIC) + _U32.size:
             raise _truncated(path, f"it has {size} bytes")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             cursor = _Cursor(data, len(_MAGIC))
             if cursor.number(_U32) not in _VERSIONS:
-                return {}, 0
+                return {}, {}
             try:
                 tensors, count = cursor.number(_U64), cursor.number(_U64)
                 part = "settings"
@@ -59,10 +59,10 @@ def _read(path: Path) -> tuple[dict[str, Any], int]:
             except _CutOffError:
                 raise _truncated(path, f"it ends after {size:,} bytes, within its {part}") from None
     alignment = int(settings.get("general.alignment") or _ALIGNMENT)
-    needed = -(-cursor.at // alignment) * alignment + max((end for _, end in weights), default=0)
+    needed = -(-cursor.at // alignment) * alignment + max((end for *_, end in weights), default=0)
     if weights and needed > size:
         raise _truncated(path, f"its weights end at byte {needed:,}, but it has {size:,} bytes")
-    return settings, sum(numbers for numbers, _ in weights)
+    return settings, {name: numbers for name, numbers, _ in weights}
 
 
 def _truncated(path: Path, how: str) -> AbbeError:
@@ -79,17 +79,16 @@ class _Cursor:
         name = self.text()
         return name.decode(errors="replace"), self.value(self.number(_U32))
 
-    def weight(self) -> tuple[int, int]:
-        """How many numbers the weight has, and where it ends, counted from the start of the first one."""
+    def weight(self) -> tuple[str, int, int]:
+        """Name of a weight, how many numbers it has, and where it ends, counted from the start of the first one."""
         from gguf.constants import GGML_QUANT_SIZES
 
-        self.text()
-        elements = 1
+        name, elements = self.text().decode(errors="replace"), 1
         for _ in range(self.number(_U32)):
             elements *= self.number(_U64)
         kind, start = self.number(_U32), self.number(_U64)
         block, size = GGML_QUANT_SIZES.get(kind, (1, 0))  # the reader refuses an unknown kind
-        return elements, int(start + elements // block * size)
+        return name, elements, int(start + elements // block * size)
 
     def value(self, kind: int) -> Any:
         """A number or text; None for a list, which is skipped."""

@@ -6,6 +6,8 @@ import difflib
 import hashlib
 import json
 import os
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -18,8 +20,9 @@ from ..._errors import AbbeError
 from .._pull.cache import PULLABLE, pulled_facts, pulled_folder
 from . import embedded as _embedded
 from .device import DeviceLike, DeviceMap, DtypeLike, Placement, placement
+from .folder import check_folder, check_size, check_tokenizer, numbers_of, read_config, weight_headers
 from .gguf import CAUSAL, gguf_folder, read_gguf
-from .gguf_header import count_weights
+from .gguf_header import read_weights
 from .hub import hub_folder, looks_like_hub_id
 from .kind import Kind, choose, longest_input
 from .places import devices_of, dtypes_of, input_device, quantised_by, stored_bytes, weights_in_memory
@@ -28,6 +31,8 @@ from .room import check_room, weight_bytes
 
 EMBEDDED = "embedded"
 NAMES = (EMBEDDED, *PULLABLE)
+# Masks and positions that older versions of transformers stored: they are computed.
+_COMPUTED = re.compile(r"(attn|attention)\.bias$|masked_bias$|causal_mask$|inv_freq$|position_ids$")
 _NOT_SETTINGS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation")
 
 
@@ -54,6 +59,16 @@ class LoadedModel:
     context: int | None
     about: str
     source: str
+
+    @property
+    def config(self) -> Any:
+        """The network's settings, which packages read that take a transformers model, such as lm-eval."""
+        return self.network.config
+
+    @property
+    def name_or_path(self) -> str:
+        """Where transformers read the network from, and its tokenizer lies."""
+        return str(self.network.name_or_path)
 
     @property
     def device(self) -> torch.device:
@@ -175,11 +190,12 @@ def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
         raise AbbeError(f"there is no file {path}")
     with one_line(f"cannot read {path} as GGUF"):
         # It is first unpacked in memory, in float32.
-        check_room(name, 4.0 * count_weights(path), Placement(torch.device("cpu"), torch.float32))
+        check_room(name, 4.0 * sum(read_weights(path).values()), Placement(torch.device("cpu"), torch.float32))
     folder = gguf_folder(path)
     if folder is not None:
-        check_room(name, weight_bytes(folder, placed.dtype), placed)
-        network, tokenizer = _read_network(folder, CAUSAL, placed), _read_tokenizer(folder)
+        check_room(name, weight_bytes(weight_headers(folder), placed.dtype), placed)
+        config = read_config(folder)
+        network, tokenizer = _read_network(folder, config, CAUSAL, placed), _read_tokenizer(folder, config)
     elif placed.device_map is None:
         network, tokenizer = read_gguf(path, placed.dtype)
         network.to(placed.device)
@@ -191,59 +207,78 @@ def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
 def _from_folder(
     name: str, folder: Path, placed: Placement, *, source: str | None = None, about: str | None = None
 ) -> LoadedModel:
-    _check_folder(folder)
-    from transformers import AutoConfig
-
-    with one_line(f"cannot read the model in {folder}"):
-        config = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    check_folder(folder)
+    config, header = read_config(folder), weight_headers(folder)
     choice = choose(config, folder)
-    check_room(name, weight_bytes(folder, placed.dtype), placed)
-    if getattr(config, "quantization_config", None) is not None and placed.device.type != "cpu":
+    quantised = getattr(config, "quantization_config", None) is not None
+    check_size(config, choice.auto, numbers_of(header, quantised), len(header), f"in {folder}")
+    check_room(name, weight_bytes(header, placed.dtype), placed)
+    if quantised and placed.device.type != "cpu":
         # Packed weights cannot be moved afterwards.
         placed = placement(None, placed.dtype, placed.device_map or {"": str(placed.device)})
-    tokenizer = _read_tokenizer(folder)
-    network = _read_network(folder, choice.auto, placed)
+    tokenizer = _read_tokenizer(folder, config)
+    network = _read_network(folder, config, choice.auto, placed)
     return _loaded(name, network, tokenizer, choice.kind, source=source or str(folder), about=about)
 
 
-def _check_folder(folder: Path) -> None:
-    """Settings and safetensors must be there; pickles do not count."""
-    if not folder.is_dir():
-        raise AbbeError(f"{folder} is a file: give the folder that it lies in, or a .gguf file")
-    if not (folder / "config.json").is_file():
-        raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
-    if any(folder.glob("*.safetensors")):
-        return
-    pickles = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
-    if pickles:
-        raise AbbeError(f"{folder} has only {pickles[0]}, a pickle, which can run code: abbe loads safetensors only")
-    raise AbbeError(f"{folder} has no weights (*.safetensors)")
-
-
-def _read_network(folder: Path, auto: str, placed: Placement) -> nn.Module:
-    """The weights of the folder; transformers would initialise missing ones at random, here they are an error."""
+def _read_network(folder: Path, config: Any, auto: str, placed: Placement) -> nn.Module:
+    """The weights of the folder; transformers would initialise missing ones at random, and leave others out."""
     import transformers
 
     # A missing pooler is drawn at random, but no attention depends on it: fork, so that it is always the same.
     with one_line(f"cannot read the model in {folder}"), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network, report = getattr(transformers, auto).from_pretrained(
-            folder, dtype=placed.dtype, device_map=placed.device_map, use_safetensors=True, trust_remote_code=False,
-            output_loading_info=True,
+            folder, config=config, dtype=placed.dtype, device_map=placed.device_map, use_safetensors=True,
+            trust_remote_code=False, local_files_only=True, output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused here, by name
         )  # fmt: skip
+    for key, stored, wanted in sorted(report["mismatched_keys"])[:1]:
+        raise AbbeError(
+            f"the weights in {folder} do not fit its config.json: {key} is {_times(stored)}, but should be "
+            f"{_times(wanted)} ({len(report['mismatched_keys'])} such weights)"
+        )
     missing = sorted(key for key in report["missing_keys"] if "pooler" not in key)
     if missing:
-        raise AbbeError(f"the weights in {folder} are incomplete: {len(missing)} are missing, such as {missing[0]}")
+        raise AbbeError(f"the weights in {folder} are incomplete: {len(missing)} are missing, such as {_few(missing)}")
+    unused = _unused(network, report["unexpected_keys"])
+    if unused:
+        raise AbbeError(
+            f"the weights in {folder} do not fit its config.json: {len(unused)} have no place in the "
+            f"{type(network).__name__}, such as {_few(unused)}"
+        )
     loaded: nn.Module = network
     with one_line(f"cannot put the model in {folder} on {placed.device}"):
         return loaded if placed.device_map is not None or quantised_by(network) else loaded.to(placed.device)
 
 
-def _read_tokenizer(folder: Path) -> Any:
+def _unused(network: Any, unexpected: Iterable[str]) -> list[str]:
+    """The weights of the body that were left out; heads of other tasks, outside of it, may be."""
+    body, prefix = network.base_model, f"{network.base_model_prefix}."
+    parts = {name for name, _ in (*body.named_children(), *body.named_parameters(recurse=False))}
+    ours = (key for key in unexpected if key.removeprefix(prefix).partition(".")[0] in parts)
+    unused = sorted(key for key in ours if not _COMPUTED.search(key))
+    if not quantised_by(network):
+        return unused
+    # Quantised checkpoints have scales, such as those of a cache, that not every package reads.
+    modules = {name for name, _ in network.named_modules()}
+    return [key for key in unused if key.rpartition(".")[0] not in modules]
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:3])
+
+
+def _times(shape: Iterable[int]) -> str:
+    return " x ".join(map(str, shape))
+
+
+def _read_tokenizer(folder: Path, config: Any) -> Any:
     from transformers import AutoTokenizer
 
+    check_tokenizer(folder, config)
     with one_line(f"cannot read the tokenizer in {folder}"):
-        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)
 
 
 def _loaded(

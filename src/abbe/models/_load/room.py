@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import struct
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,10 +11,10 @@ import torch
 
 from ..._errors import AbbeError
 from .device import CPU, Placement, available, dtype_name
+from .folder import Header
 
 _MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
-_LARGEST_HEADER = 100 << 20  # bytes; the format allows no more
 _FLOATS = ("F64", "F32", "F16", "BF16")  # read in the requested dtype; all others stay as they are
 _BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
 
@@ -60,40 +58,13 @@ def _advice(weights: float, placed: Placement) -> str:
     return ", or ".join([*ways, "take a smaller or quantised model"])
 
 
-def weight_bytes(folder: Path, dtype: torch.dtype) -> float | None:
-    """Size of the safetensors in a folder, read in this dtype; None if a header cannot be read."""
+def weight_bytes(header: Header, dtype: torch.dtype) -> float:
+    """Size of the weights with these headers, read in this dtype."""
     total = 0.0
-    for file in _weight_files(folder):
-        header = _header(file)
-        if header is None:
-            return None
-        for entry in header.values():
-            bits = 8 * dtype.itemsize if entry["dtype"] in _FLOATS else _BITS.get(entry["dtype"], 8)
-            total += math.prod(entry["shape"]) * bits / 8
+    for entry in header.values():
+        bits = 8 * dtype.itemsize if entry["dtype"] in _FLOATS else _BITS.get(entry["dtype"], 8)
+        total += math.prod(entry["shape"]) * bits / 8
     return total
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    """The files that are read; others may hold the same weights again, such as consolidated.safetensors."""
-    with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        index = json.loads((folder / "model.safetensors.index.json").read_text(encoding="utf-8"))
-        if names := sorted({str(name) for name in index["weight_map"].values()}):
-            return [folder / name for name in names]
-    single = folder / "model.safetensors"
-    return [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-
-
-def _header(file: Path) -> dict[str, dict[str, Any]] | None:
-    """Names, dtypes and shapes; None for a damaged file, which its reader refuses."""
-    try:
-        with file.open("rb") as opened:
-            length = struct.unpack("<Q", opened.read(8))[0]
-            header = json.loads(opened.read(min(length, _LARGEST_HEADER)))
-        header.pop("__metadata__", None)
-        valid = all(isinstance(entry["dtype"], str) and math.prod(entry["shape"]) >= 0 for entry in header.values())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error, RecursionError):
-        return None
-    return header if valid else None
 
 
 def free_everywhere() -> float | None:

@@ -1,0 +1,293 @@
+"""A model folder, checked before transformers reads it: it may come from anywhere.
+
+What is special: it may name only safetensors inside itself. What names code, a repository or another file is ignored
+or refused, and so is a config.json that describes far more than the files hold: from_pretrained would follow both.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..._arguments import shown
+from ..._errors import AbbeError
+from .quiet import one_line
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # in the order in which transformers looks
+ADAPTER = "adapter_config.json"
+_LARGEST_HEADER = 100 << 20  # bytes; the format allows no more
+# transformers fetches code for any other attention that config.json names, also for flash_attention_2; and it patches
+# its classes by fusion_config.
+_CHOICES = ("attn_implementation", "experts_implementation", "fusion_config")
+_BUILT_IN = ("eager", "sdpa", "flex_attention", "grouped_mm", "batched_mm")
+_LISTED = ("num_labels", "attention_types")  # as for layers, transformers makes lists of this length
+_MOST = 10**6  # of their entries: some classifiers have so many labels
+# With the package kernels, transformers may fetch code for every other method, and for these architectures.
+_WITHOUT_KERNELS = ("bitsandbytes", "hqq", "quanto", "torchao")
+_WITH_KERNELS = ("mra", "rwkv", "yoso")
+# The network may be larger than the files by what transformers fills itself, such as a pooler or sinusoidal positions.
+_SPARE, _SPARE_TABLES, _SPARE_PARTS = 1 << 24, 1 << 27, 4000
+
+Header = dict[str, dict[str, Any]]
+
+
+def check_folder(folder: Path) -> None:
+    """It must be a model in the Hugging Face layout, not an adapter or a part of one."""
+    if not folder.is_dir():
+        raise AbbeError(f"{folder} is a file: give the folder that it lies in, or a .gguf file")
+    if (folder / ADAPTER).is_file():
+        raise _adapter(folder)
+    if not (folder / "config.json").is_file():
+        raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
+    if part := next(folder.glob("shard-*-model-*.safetensors"), None):  # transformers prefers them to all others
+        raise AbbeError(f"{part} is a part of a distributed checkpoint: consolidate it, and give that folder")
+
+
+def _adapter(folder: Path) -> AbbeError:
+    with one_line(f"cannot read the adapter in {folder}"):
+        base = shown(json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path"))
+    if (folder / "config.json").is_file():
+        return AbbeError(
+            f"{folder} holds a model and a PEFT adapter of {base}: move {ADAPTER} away to load the model without it, "
+            "or save the result of merge_and_unload()"
+        )
+    return AbbeError(
+        f"{folder} is a PEFT adapter of {base}, not a model: give abbe PeftModel.from_pretrained(base, folder) instead "
+        "of a name, or the folder to which you save its merge_and_unload()"
+    )
+
+
+def read_settings(folder: Path, name: str = "config.json") -> dict[str, Any]:
+    with one_line(f"cannot read the model in {folder}: {name}"):
+        settings = json.loads((folder / name).read_text(encoding="utf-8"))
+    if not isinstance(settings, dict):
+        raise AbbeError(f"cannot read the model in {folder}: {name} is not a JSON object")
+    return settings
+
+
+def read_config(folder: Path) -> Any:
+    """The configuration in a folder, by transformers, without what could fetch code or read other files."""
+    from transformers import AutoConfig
+
+    settings = read_settings(folder)
+    _check_settings(folder, settings)
+    # A copy, because transformers has no way to leave out a key of the file.
+    with one_line(f"cannot read the model in {folder}"), tempfile.TemporaryDirectory(prefix="abbe-config-") as work:
+        Path(work, "config.json").write_text(json.dumps(_harmless(settings)), encoding="utf-8")
+        config = AutoConfig.from_pretrained(work, trust_remote_code=False, local_files_only=True)
+    config.name_or_path = str(folder)
+    if ("model_type", "timm_backbone") in _entries(config.to_dict()):
+        raise AbbeError(f"{folder}/config.json names a timm_backbone, which transformers would fetch: abbe reads text")
+    return config
+
+
+def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    if not isinstance(settings.get("model_type"), str):
+        raise AbbeError(f"cannot read the model in {folder}: config.json has no model_type")
+    for key, value in _entries(settings):
+        if key == "configuration_files":
+            raise AbbeError(
+                f"{folder}/config.json names other files (configuration_files): abbe reads config.json only"
+            )
+        if ("layer" in key or key in _LISTED) and isinstance(value, int) and value > _MOST:
+            raise AbbeError(f"{folder}/config.json is damaged: {key} is {shown(value)}")
+        if _may_fetch(key, value):
+            raise AbbeError(
+                f"{folder}/config.json asks for {shown(value)} ({key}), for which transformers may fetch code from the "
+                "hub with the package kernels: set HF_HUB_OFFLINE=1, or uninstall kernels"
+            )
+
+
+def _may_fetch(key: str, value: Any) -> bool:
+    from huggingface_hub import constants
+
+    asks = (key == "quant_method" and value not in _WITHOUT_KERNELS) or (key == "model_type" and value in _WITH_KERNELS)
+    return asks and find_spec("kernels") is not None and not constants.HF_HUB_OFFLINE
+
+
+def _entries(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every key with a plain value, at any depth; entries of a list have the key of the list."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _entries(inner, str(name))
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _entries(inner, key)
+    else:
+        yield key, value
+
+
+def _harmless(value: Any) -> Any:
+    """The settings without the attention and experts of others, at any depth."""
+    if isinstance(value, list):
+        return [_harmless(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: _harmless(one)
+        for key, one in value.items()
+        if key != "transformers_weights" and (key.lstrip("_") not in _CHOICES or _is_built_in(one))
+    }
+
+
+def _is_built_in(choice: Any) -> bool:
+    if isinstance(choice, dict):  # by part of the model
+        return all(_is_built_in(one) for one in choice.values())
+    return isinstance(choice, str) and (choice in _BUILT_IN or choice.startswith("abbe:"))
+
+
+def check_tokenizer(folder: Path, config: Any) -> None:
+    """Refuse tokenizer settings that load something other than a tokenizer, or read files elsewhere."""
+    import transformers
+
+    name = "tokenizer_config.json"
+    settings = read_settings(folder, name) if (folder / name).is_file() else {}
+    for kind in (settings.get("tokenizer_class"), getattr(config, "tokenizer_class", None)):
+        named: Any = getattr(transformers, kind, None) if isinstance(kind, str) else None
+        if named is not None and not _is_tokenizer(named):
+            raise AbbeError(f"{folder} names the tokenizer_class {kind}, which is not a tokenizer")
+    if settings.get("init_inputs"):
+        raise AbbeError(f"{folder}/{name} has init_inputs, which abbe does not pass on: remove the entry")
+    for key, value in _entries(settings):
+        outside = key.endswith(("_file", "_files")) and key not in ("tokenizer_file", "special_tokens_map_file")
+        if outside and isinstance(value, str) and not _is_ours(folder, value):
+            raise AbbeError(f"{folder}/{name} names a file elsewhere: {key} is {shown(value)}")
+
+
+def _is_tokenizer(named: Any) -> bool:
+    from transformers import PreTrainedTokenizerBase
+    from transformers.utils.import_utils import DummyObject
+
+    # A class whose package is not installed is a dummy, which says so.
+    return isinstance(named, DummyObject) or (isinstance(named, type) and issubclass(named, PreTrainedTokenizerBase))
+
+
+def _is_ours(folder: Path, name: str) -> bool:
+    """Whether a name means a file of this folder, or none: the paths of the machine that wrote it mean nothing here."""
+    if Path(name).name == name:
+        return True
+    return not any(path.is_file() for path in (Path(name), folder / name))
+
+
+def weight_headers(folder: Path) -> Header:
+    """Names, dtypes and shapes of the weights that transformers will read, from safetensors inside the folder."""
+    merged: Header = {}
+    for file in _weight_files(folder):
+        merged |= _header(file)
+    return merged
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    first = next((name for name in (SINGLE, INDEX) if (folder / name).is_file()), None)
+    if first is None:
+        pickles = sorted(path.name for ending in ("bin", "pt", "pth", "ckpt") for path in folder.glob(f"*.{ending}"))
+        if pickles:
+            raise AbbeError(
+                f"{folder} has only {pickles[0]}, a pickle, which can run code: abbe loads safetensors only"
+            )
+        raise AbbeError(f"{folder} has no weights (*.safetensors): neither {SINGLE} nor {INDEX}")
+    for key, value in _entries(read_settings(folder)):
+        if key == "transformers_weights" and value not in (None, first):
+            raise AbbeError(
+                f"{folder}/config.json names the weights {shown(value)} (transformers_weights): abbe reads {first}"
+            )
+    if first == SINGLE:
+        return [_inside(folder, SINGLE)]
+    listed = read_settings(folder, INDEX).get("weight_map")
+    names = {str(name) for name in listed.values()} if isinstance(listed, dict) else set()
+    if not names:
+        raise AbbeError(f"cannot read the model in {folder}: {INDEX} lists no files")
+    return [_inside(folder, name) for name in sorted(names)]
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file of the folder; a link may only lead to where the hub's cache keeps its files."""
+    if not name.endswith(".safetensors") or Path(name).name != name or "\\" in name:
+        raise AbbeError(f"{folder}/{INDEX} names {shown(name)}: only *.safetensors inside the folder are read")
+    if not (folder / name).is_file():
+        raise AbbeError(f"the weights in {folder} are incomplete: {INDEX} names {name}, which is not there")
+    home, file = folder.resolve(), (folder / name).resolve()
+    allowed = [home, *([home.parents[1] / "blobs"] if home.parent.name == "snapshots" else [])]
+    if not any(one in file.parents for one in allowed):
+        raise AbbeError(
+            f"{folder}/{name} is a link out of the folder, to {file}: give the folder of that file, or copy it"
+        )
+    return folder / name
+
+
+def _header(file: Path) -> Header:
+    with one_line(f"cannot read the model in {file.parent}: {file.name} is not a safetensors file"):
+        with file.open("rb") as opened:
+            length = struct.unpack("<Q", opened.read(8))[0]
+            header: Header = json.loads(opened.read(min(length, _LARGEST_HEADER)))
+        header.pop("__metadata__", None)
+        for entry in header.values():
+            start, end = entry["data_offsets"]
+            if not isinstance(entry["dtype"], str) or end < start or not 0 <= math.prod(entry["shape"]) < 1 << 63:
+                raise ValueError("its header is damaged")
+    return header
+
+
+def check_size(config: Any, auto: str, held: int, parts: int, where: str) -> None:
+    """Refuse a configuration of a network that the files, with so many numbers in so many weights, cannot fill.
+
+    The network is built without memory, and not to the end if it has far more parts.
+    """
+    import transformers
+
+    with (
+        one_line(f"cannot read the model {where}"),
+        torch.random.fork_rng(devices=[]),
+        _at_most(4 * parts + _SPARE_PARTS, where),
+        torch.device("meta"),
+    ):
+        network: nn.Module = getattr(transformers, auto).from_config(
+            copy.deepcopy(config), dtype=torch.float32, trust_remote_code=False
+        )
+    described = sum(one.numel() for one in network.parameters())
+    if described > 2 * held + _SPARE:
+        raise AbbeError(
+            f"the model {where} is damaged: its settings describe {described:,} parameters, its weights are {held:,}"
+        )
+    tables = sum(one.numel() for one in network.buffers())
+    if tables > 2 * held + _SPARE_TABLES:
+        raise AbbeError(f"the model {where} is damaged: its settings ask for tables of {tables:,} numbers")
+
+
+@contextmanager
+def _at_most(count: int, where: str) -> Iterator[None]:
+    """Inside, this thread may register so many parameters."""
+    from torch.nn.modules.module import register_module_parameter_registration_hook
+
+    thread, left = threading.get_ident(), [count]
+
+    def registered(*args: object) -> None:
+        if threading.get_ident() == thread:
+            left[0] -= 1
+            if left[0] < 0:
+                raise AbbeError(f"the model {where} is damaged: its settings describe far more weights than it has")
+
+    handle = register_module_parameter_registration_hook(registered)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def numbers_of(header: Mapping[str, Mapping[str, Any]], quantised: bool) -> int:
+    """How many weights the files can hold: one per number, of packed ones up to one per bit."""
+    if not quantised:
+        return sum(math.prod(entry["shape"]) for entry in header.values())
+    return sum(8 * (entry["data_offsets"][1] - entry["data_offsets"][0]) for entry in header.values())
