@@ -161,6 +161,11 @@ class PrivateConfigs:
         """The attention functions that the model was configured with."""
         return {name for _, name in self._names.values()}
 
+    def is_eager(self, config: Any) -> bool:
+        """Whether the model was configured to compute eagerly where it reads this config, or a copy that it made."""
+        _, name = self._names.get(id(config), (None, None))
+        return "eager" in ({name} if name else self.implementations())
+
     def asks_for_weights(self) -> bool:
         return any(getattr(one, "output_attentions", False) for one, _ in self._names.values())
 

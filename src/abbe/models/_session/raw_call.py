@@ -17,6 +17,7 @@ from ..._attention.attend import attention
 from ..._errors import AbbeError
 from ...normalizers import Normalizer
 from .call import HIDDEN
+from .masks import SEEN
 
 # Without effect on the weights where transformers computes with SDPA or eagerly: bookkeeping of the model's outputs and
 # losses, positions (already in q and k), and options of flash attention.
@@ -68,7 +69,8 @@ def attention_function(
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **keywords: Any
     ) -> tuple[Tensor, None]:
         name = where(module)
-        options, mask = read_keywords(name, query, keywords), checked_mask(name, attention_mask)
+        options = read_keywords(name, query, keywords)
+        mask = checked_mask(name, getattr(attention_mask, SEEN, attention_mask))
         causal = is_causal(module, query, mask, options)
         return attend(RawCall(name, module, query, key, value, mask, causal, options)), None
 
