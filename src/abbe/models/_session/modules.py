@@ -118,6 +118,7 @@ class PrivateConfigs:
             if isinstance(value, PreTrainedConfig)
         ]
         refuse_if_in_use(network)
+        self.private = True  # whether the copies name the other function at the moment
         self._names: dict[int, tuple[Any, str | None]] = {}
 
     def install(self, name: str) -> None:
@@ -150,10 +151,12 @@ class PrivateConfigs:
         """Give the model its own attention for a while."""
         private = [(one, one._attn_implementation) for one, _ in self._names.values()]
         try:
+            self.private = False
             for one, name in self._names.values():
                 one._attn_implementation_internal = name
             yield
         finally:
+            self.private = True
             for one, name in private:
                 one._attn_implementation_internal = name
 

@@ -11,13 +11,14 @@ from contextlib import ExitStack, suppress
 from itertools import count
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from .masks import MaskPolicy
 from .modules import PrivateConfigs, use_text_part
-from .raw_call import Attend, Keywords, attention_function
-from .reader import CallReader, lock, models_within, refuse_requests_for_weights, register
+from .raw_call import Attend, Keywords, RawCall, attention_function
+from .reader import CallReader, lock, models_within, refuse_requests_for_weights, refuse_silence, register
 from .saved_plain import save_as_plain
 from .selfcheck import (
     Output,
@@ -71,11 +72,19 @@ class Session:
             undo.callback(self._configs.restore)
             self._configs.install(self._name)
             self._policy = MaskPolicy(self._configs.implementations(), modules, self._configs.is_eager)
-            function = attention_function(self._where, self._is_causal, attend)
+            called: set[nn.Module] = set()
+
+            def attend_once_seen(raw: RawCall) -> Tensor:
+                if not torch.compiler.is_compiling():
+                    called.add(raw.module)
+                return attend(raw)
+
+            function = attention_function(self._where, self._is_causal, attend_once_seen)
             register(self._name, function, self._policy.make_mask, undo)
             if watch:
                 self.reader.watch(modules, undo)
             refuse_requests_for_weights(self.network, self._configs, undo)
+            refuse_silence(self.network, modules, called, self._configs, undo)
             if part is not None:
                 self.network.add_module(*part)
                 undo.callback(delattr, self.network, part[0])
