@@ -162,6 +162,16 @@ def t5(**settings: Any) -> nn.Module:
     return make("T5ForConditionalGeneration", "T5Config", gain=0.8, **(own | settings))
 
 
+def nllb_moe() -> nn.Module:
+    """Its sparse layers read the attention mask, too."""
+    own = {f"{half}_{name}": value for half in ("encoder", "decoder") for name, value in _NLLB_HALF.items()}
+    settings = {"d_model": 32, "num_experts": 4, "expert_capacity": 64, "decoder_start_token_id": 1} | own
+    return make("NllbMoeForConditionalGeneration", "NllbMoeConfig", max_position_embeddings=64, **settings)
+
+
+_NLLB_HALF = {"layers": 2, "sparse_step": 2, "attention_heads": 4, "ffn_dim": 48}
+
+
 FAMILIES: dict[str, Family] = {
     "gpt2": Family(gpt2, text),
     "gpt-neox": Family(

@@ -110,7 +110,7 @@ class Tap:
     def check(self, **inputs: Any) -> float:
         """Prove on these inputs that the captured calls give the model's output; also learns the layers.
 
-        Consumers are not called.
+        The beginning of a text without padding is tried with padding, too. Consumers are not called.
 
         Args:
             inputs: those of the model's forward pass.

@@ -107,7 +107,7 @@ def test_what_is_made_and_compared_with_few_logits() -> None:
     network.lm_head.register_forward_hook(lambda head, args, logits: shapes.append(tuple(logits.shape)))
     with tap(network) as t:
         t.check(**inputs)
-        assert shapes == [(2, 1, 61)] * 2
+        assert shapes == [(2, 1, 61)] * 4  # plain and captured, without and with padding
         network.lm_head.weight[0] = math.nan
         with pytest.raises(AbbeError, match="the model's own output holds NaN"):
             t.check(**inputs)
@@ -129,6 +129,45 @@ def test_padding_that_is_lost_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_tap, "own_attention", lambda call: honest(replace(call, mask=None, causal=True)))
     with pytest.raises(AbbeError, match="self-check failed"), tap(network) as t:
         t.check(input_ids=tokens(), attention_mask=kept)
+
+
+@pytest.mark.parametrize("build", [llama, bert, t5], ids=lambda build: build.__name__)
+def test_padding_is_tried_though_the_text_has_none(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models whose masks are lost: without padding none of them shows it."""
+    network, inputs = build(), text_pair() if build is t5 else {"input_ids": tokens()}
+    honest, heard = _tap.own_attention, []
+
+    def lost(call: AttentionCall) -> Tensor:
+        heard.append(call.query.shape[:3:2])
+        return honest(call if call.mask is None else replace(call, mask=None, causal=build is llama))
+
+    monkeypatch.setattr(_tap, "own_attention", lost)
+    with tap(network) as t:
+        with pytest.raises(AbbeError, match=rf"^self-check failed: .* {type(network).__name__} with padding by"):
+            t.check(**inputs)
+        kept = torch.ones_like(inputs["input_ids"])
+        with pytest.raises(AbbeError, match="with padding"):
+            t.check(**inputs, attention_mask=kept, use_cache=False)
+        kept[0, :3] = 0
+        with pytest.raises(AbbeError, match=rf"{type(network).__name__} by"):  # padded already
+            t.check(**inputs, attention_mask=kept)
+    assert set(heard) <= {(2, 19), (2, 11), (2, 16)}
+
+
+def test_a_model_that_cannot_be_padded_is_checked_without() -> None:
+    network, given = gpt2(), []
+    plain = network.transformer.forward
+
+    def fussy(*args: Any, attention_mask: Tensor | None = None, **kwargs: Any) -> Any:
+        given.append(attention_mask)
+        if attention_mask is not None:
+            raise ValueError("no padding here")
+        return plain(*args, **kwargs)
+
+    network.transformer.forward = fussy
+    with tap(network) as t:
+        assert t.check(input_ids=tokens()) < 1e-5
+    assert sum(mask is not None for mask in given) == 1
 
 
 def test_padding_of_a_decoder_is_left_out_of_the_comparison() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from tiny_models import (
     llama,
     make,
     mistral,
+    nllb_moe,
     padded,
     t5,
     text_pair,
@@ -29,7 +31,7 @@ from tiny_models import (
 from torch import Tensor, nn
 from transformers import DynamicCache, StaticCache
 
-from abbe.models import AttentionCall, tap
+from abbe.models import AttentionCall, swap, tap
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 
@@ -96,6 +98,60 @@ def test_padding_of_an_encoder_is_invisible_to_the_decoder() -> None:
         torch.testing.assert_close(
             call.weights()[1][:, rows], oracle[call.kind, call.layer][1][:, rows], atol=5e-6, rtol=0
         )
+
+
+def masks_within(network: nn.Module, inputs: dict[str, Any]) -> list[Any]:
+    """The masks that reach the attention modules in one forward pass, and so whatever else reads them."""
+    masks: list[Any] = []
+    hooks = [
+        module.register_forward_pre_hook(
+            lambda module, args, kwargs: masks.append(kwargs.get("attention_mask")), with_kwargs=True
+        )
+        for module in network.modules()
+        if hasattr(type(module), "forward") and "attention_mask" in inspect.signature(module.forward).parameters
+    ]
+    network(**inputs)
+    for hook in hooks:
+        hook.remove()
+    return masks
+
+
+@pytest.mark.parametrize("change", [tap, lambda network: swap(network, "sparsemax")], ids=["tap", "swap"])
+@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "bert", "t5"])
+def test_every_part_reads_the_mask_it_would_have_had(name: str, implementation: str, change: Any) -> None:
+    network = with_attention(FAMILIES[name].build(), implementation)
+    inputs = FAMILIES[name].inputs()
+    inputs["attention_mask"] = padded(inputs["input_ids"], "right")
+    plain = masks_within(network, inputs)
+    with change(network):
+        changed = masks_within(network, inputs)
+    assert any(isinstance(mask, Tensor) and mask.dim() == 4 for mask in plain)
+    for one, other in zip(plain, changed, strict=True):
+        if isinstance(one, Tensor) or isinstance(other, Tensor):
+            if other is None:  # a mask that is causal and nothing else is left out; an eager model builds it
+                assert implementation == "eager"
+                assert torch.equal(one[:1] == 0, torch.ones_like(one[:1]).tril() == 1)
+                continue
+            torch.testing.assert_close(other, one, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("padding", [None, "left", "right"])
+def test_a_part_that_is_no_attention_may_read_the_mask(padding: str | None) -> None:
+    """The routers of NLLB-MoE take what is not 0 in the mask for padding."""
+    network, inputs = nllb_moe(), text_pair()
+    inputs |= {"attention_mask": padded(inputs["input_ids"], padding, 6)} if padding else {}
+    plain = network(**inputs).logits
+    outputs = []
+    with tap(network) as t:
+        assert t.check(**inputs) < 1e-5
+        outputs.append(network(**inputs).logits)
+    with swap(network, "softmax") as handle:
+        assert handle.check(**inputs) < 1e-5
+        outputs.append(network(**inputs).logits)
+    network.set_attn_implementation("abbe:softmax")
+    for output in [*outputs, network(**inputs).logits]:
+        torch.testing.assert_close(output, plain, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("build", [gpt2, llama, mistral, gemma2, gpt_oss], ids=lambda build: build.__name__)

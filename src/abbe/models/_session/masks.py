@@ -2,16 +2,20 @@
 
 What is special: a plain causal model gets no L x L mask, exactly as under SDPA. transformers leaves the mask out if
 SDPA's flag says the same, and that flag is read from the module. A model that was loaded to compute eagerly always had
-a mask, so for it the flag is trusted only if all its modules agree.
+a causal mask, so for it the flag is trusted only if all its modules agree. Its masks are floating, and parts outside of
+attention may read them (the routers of NLLB-MoE take what is not 0 for padding), so they stay floating for all but
+abbe's functions, which find the same mask as bool on the tensor itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+SEEN = "abbe_seen"  # of a floating mask that abbe made: the same as bool
 
 
 def causal_flag(module: nn.Module) -> bool | None:
@@ -35,25 +39,37 @@ def is_lower_triangle(mask: Tensor) -> bool:
 
 
 class MaskPolicy:
-    """The mask function of one tapped model, and the rule for calls that have no mask."""
+    """The mask function of one tapped model, and the rule for calls that have no mask.
 
-    def __init__(self, implementations: set[str | None], modules: Iterable[nn.Module]) -> None:
+    `is_eager` says of a config whether the model would compute eagerly by it.
+    """
+
+    def __init__(
+        self, implementations: set[str | None], modules: Iterable[nn.Module], is_eager: Callable[[Any], bool]
+    ) -> None:
         flags = {causal_flag(module) is not False for module in modules}
         self._as_sdpa = implementations == {"sdpa"}
         self._skip_causal = self._as_sdpa or flags == {True}
-        self._skip_full = self._as_sdpa or flags == {False}
+        # Unless causal masks are skipped, a missing mask shows all keys, as it does eagerly.
+        self._skip_full = self._as_sdpa or False in flags
+        self._is_eager = is_eager
 
     def make_mask(
-        self, *, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False, **options: Any
-    ) -> Tensor | None:
-        """transformers' mask function for SDPA, with the signature that transformers expects."""
+        self, *, allow_is_causal_skip: bool = True, allow_is_bidirectional_skip: bool = False,
+        dtype: torch.dtype = torch.float32, config: Any = None, **options: Any,
+    ) -> Tensor | None:  # fmt: skip
+        """The mask that the model would have had, with the signature that transformers expects."""
         from transformers.masking_utils import sdpa_mask
 
-        mask: Tensor | None = sdpa_mask(
+        seen: Tensor | None = sdpa_mask(
             allow_is_causal_skip=allow_is_causal_skip and self._skip_causal,
             allow_is_bidirectional_skip=allow_is_bidirectional_skip and self._skip_full,
             **options,
         )
+        if seen is None or not self._is_eager(config):
+            return seen
+        mask = torch.where(seen, torch.zeros((), dtype=dtype, device=seen.device), torch.finfo(dtype).min)
+        setattr(mask, SEEN, seen)
         return mask
 
     def is_causal(self, module: nn.Module, requested: bool | None, queries: int) -> bool:

@@ -118,6 +118,7 @@ class PrivateConfigs:
             if isinstance(value, PreTrainedConfig)
         ]
         refuse_if_in_use(network)
+        self.private = True  # whether the copies name the other function at the moment
         self._names: dict[int, tuple[Any, str | None]] = {}
 
     def install(self, name: str) -> None:
@@ -150,16 +151,23 @@ class PrivateConfigs:
         """Give the model its own attention for a while."""
         private = [(one, one._attn_implementation) for one, _ in self._names.values()]
         try:
+            self.private = False
             for one, name in self._names.values():
                 one._attn_implementation_internal = name
             yield
         finally:
+            self.private = True
             for one, name in private:
                 one._attn_implementation_internal = name
 
     def implementations(self) -> set[str | None]:
         """The attention functions that the model was configured with."""
         return {name for _, name in self._names.values()}
+
+    def is_eager(self, config: Any) -> bool:
+        """Whether the model was configured to compute eagerly where it reads this config, or a copy that it made."""
+        _, name = self._names.get(id(config), (None, None))
+        return "eager" in ({name} if name else self.implementations())
 
     def asks_for_weights(self) -> bool:
         return any(getattr(one, "output_attentions", False) for one, _ in self._names.values())

@@ -6,6 +6,7 @@ weights ends the run with its name, since a wrong capture would look like any ot
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from ..._attention.attend import attention
 from ..._errors import AbbeError
 from ...normalizers import Normalizer
 from .call import HIDDEN
+from .masks import SEEN
 
 # Without effect on the weights where transformers computes with SDPA or eagerly: bookkeeping of the model's outputs and
 # losses, positions (already in q and k), and options of flash attention.
@@ -65,14 +67,51 @@ def attention_function(
     """The function that transformers calls, with the signature that it expects."""
 
     def function(
-        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **keywords: Any
-    ) -> tuple[Tensor, None]:
+        module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None,
+        dropout: float = 0.0, **keywords: Any,
+    ) -> tuple[Tensor, None]:  # fmt: skip
         name = where(module)
-        options, mask = read_keywords(name, query, keywords), checked_mask(name, attention_mask)
+        options = read_keywords(name, query, keywords | {"dropout": dropout})
+        mask = checked_mask(name, getattr(attention_mask, SEEN, attention_mask))
         causal = is_causal(module, query, mask, options)
+        if (kept := _kept_keys(name, module, query, key, options.window)) is not None:
+            mask, causal = _masked(mask, causal, kept, query.shape[-2]), False
         return attend(RawCall(name, module, query, key, value, mask, causal, options)), None
 
     return function
+
+
+def _kept_keys(where: str, module: nn.Module, query: Tensor, key: Tensor, window: int | None) -> Tensor | None:
+    """Which keys each head keeps, bool (batch, heads, 1, keys), where a head-wise press of kvpress cuts some.
+
+    kvpress wraps the attention functions that are registered when it is imported, and overwrites these keys by ones
+    whose softmax weight is 0. Hidden, they are absent for any normalizer, also where abbe's function is not wrapped.
+    """
+    if query.shape[-2] == key.shape[-2]:
+        if not torch.compiler.is_compiling() and "kvpress" in sys.modules:
+            module.masked_key_indices = None  # type: ignore[assignment]  # as in its wrapper: a new text begins
+        return None
+    indices = getattr(module, "masked_key_indices", None)
+    if indices is None:
+        return None
+    if window is not None and key.shape[-2] >= window:
+        raise AbbeError(
+            f"unsupported: {where} has keys that a press of kvpress cuts by their place in the cache "
+            "(masked_key_indices), and a sliding window that moves them; use a press that cuts all heads alike"
+        )
+    kept = torch.ones(key.shape[:3], dtype=torch.bool, device=key.device)
+    kept[tuple(indices)] = False
+    return kept.repeat_interleave(query.shape[1] // key.shape[1], 1)[:, :, None]
+
+
+def _masked(mask: Tensor | None, causal: bool, kept: Tensor, queries: int) -> Tensor:
+    """The mask without the keys that are not kept."""
+    if mask is None:
+        # The first query sits at the first key.
+        return (
+            kept & torch.ones(queries, kept.shape[-1], dtype=torch.bool, device=kept.device).tril() if causal else kept
+        )
+    return mask & kept if mask.dtype == torch.bool else mask.masked_fill(~kept, torch.finfo(mask.dtype).min)
 
 
 def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Keywords:

@@ -11,11 +11,13 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
+from ..._errors import AbbeError
 from .call import AttentionCall
 from .layers import LayerKey, Layers
-from .modules import PrivateConfigs, attention_input, attention_kind
+from .modules import PrivateConfigs, attention_input, attention_kind, configs_within
 from .raw_call import RawCall, refuse_weights
 
 # Held while a model's settings, hooks and registered names change.
@@ -79,6 +81,43 @@ def refuse_requests_for_weights(network: nn.Module, configs: PrivateConfigs, und
 
     for _, part in models_within(network):
         undo.callback(part.register_forward_pre_hook(refuse, with_kwargs=True).remove)
+
+
+def refuse_silence(
+    network: nn.Module, modules: dict[nn.Module, str], called: set[nn.Module], configs: PrivateConfigs, undo: ExitStack
+) -> None:
+    """Refuse a pass that goes around these attention modules, on which a session would have no effect.
+
+    A part that did not run is fine: an encoder whose states are given, a tower for images, a dropped layer. So the
+    first pass of each module, of what holds it, and of the network is watched: it must lead to a call within that part.
+    Cross attention with nothing to read lies beside self-attention that is called.
+    """
+    settings = [setting for config in configs_within(network) for setting in vars(config).items()]
+    drops_layers = any(name.endswith("layerdrop") and value for name, value in settings)
+
+    def watch(part: nn.Module, within: list[nn.Module]) -> None:
+        def see(part: nn.Module, args: tuple[Any, ...], output: object) -> None:
+            # In a compiled graph nothing can be counted; with its own settings the model calls its own function.
+            if torch.compiler.is_compiling() or not configs.private:
+                return
+            if not called.isdisjoint(within):
+                hook.remove()
+            elif not (part is network and part.training and drops_layers):
+                raise AbbeError(
+                    f"unsupported: {type(part).__name__} ran without the attention function of {modules[within[0]]}, "
+                    "so a tap or swap has no effect there; load the model anew, and let no other library replace its "
+                    "attention"
+                )
+
+        hook = part.register_forward_hook(see)
+        undo.callback(hook.remove)
+
+    parts: dict[nn.Module, list[nn.Module]] = {}
+    for module, name in modules.items():
+        for part in {module, network.get_submodule(name.rpartition(".")[0]), network}:
+            parts.setdefault(part, []).append(module)
+    for part, within in parts.items():
+        watch(part, within)
 
 
 def models_within(network: nn.Module) -> list[tuple[str, nn.Module]]:

@@ -18,7 +18,10 @@ from torch import nn
 from .modules import PrivateConfigs
 
 _ANSWERS = ("__reduce_ex__", "__deepcopy__")
-_HOOKS = ("_forward_pre_hooks", "_forward_pre_hooks_with_kwargs")
+_HOOKS = (
+    "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
+    "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
+)  # fmt: skip
 
 
 def save_as_plain(
@@ -62,8 +65,7 @@ def _without_hooks(network: nn.Module) -> Iterator[None]:
     held = [(module, name, getattr(module, name)) for module in network.modules() for name in _HOOKS]
     ours = {
         number
-        for _, name, hooks in held
-        if name == _HOOKS[0]
+        for _, _, hooks in held
         for number, hook in hooks.items()
         if str(getattr(hook, "__module__", "")).startswith("abbe.")
     }

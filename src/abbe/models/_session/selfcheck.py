@@ -1,12 +1,14 @@
 """The tap's proof: attention rebuilt from the captured inputs must give the model's own output.
 
 What is special: the rebuilt attention uses nothing but AttentionCall.weights and value, in blocks of queries, so the
-proof covers exactly what consumers read. Logits of a vocabulary of 262,144 words take a megabyte per token: beyond a
-limit only those of the last tokens are compared, and the last hidden states, from which all logits follow.
+proof covers exactly what consumers read. The beginning of the text is proved again with padding, without which a wrong
+mask may not show. Logits of a vocabulary of 262,144 words take a megabyte per token: beyond a limit only those of the
+last tokens are compared, and the last hidden states, from which all logits follow.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -27,6 +29,7 @@ from .modules import use_text_part
 # in float16, 0.12 in bfloat16. A dropped mask, scale, cap or sink gives far more.
 _TOLERANCE, _ROUNDINGS = 1e-3, 50
 MOST_LOGITS = 1 << 23  # 32 MiB in float32: the 128 tokens of a check with a common vocabulary
+_PADDED = 16  # tokens of a padded text: enough to show a wrong mask, and cheap beside the text itself
 _PIECE = 1 << 20  # outputs compared at once: a vocabulary is large
 
 
@@ -69,6 +72,25 @@ def check_ready(network: Any, inputs: dict[str, Any]) -> None:
         raise AbbeError("the model is in training mode, where dropout makes its output random; call .eval() first")
     if inputs.get("past_key_values") is not None:
         raise AbbeError("check runs the model twice and needs inputs without past_key_values, which a run changes")
+
+
+def padded_texts(network: Any, inputs: dict[str, Any]) -> dict[str, Any] | None:
+    """The beginnings of two of these texts, the first of them padded: on the left if the model goes on writing it.
+
+    None if they are padded already, if there is more than texts, or if the model takes no mask.
+    """
+    texts = {name: inputs[name] for name in ("input_ids", "decoder_input_ids") if isinstance(inputs.get(name), Tensor)}
+    given = inputs.get("attention_mask")
+    masked = given is not None and not (isinstance(given, Tensor) and bool(given.all()))
+    takes_mask = "attention_mask" in inspect.signature(network.forward).parameters
+    if masked or not takes_mask or inputs.keys() - {*texts, "attention_mask", "use_cache"} or "input_ids" not in texts:
+        return None
+    padded = inputs | {name: tokens[:2, :_PADDED] for name, tokens in texts.items()}
+    padded["attention_mask"] = kept = torch.ones_like(padded["input_ids"])
+    length, count = kept.shape[1], kept.shape[1] // 4
+    on_left = network.can_generate() and not network.config.is_encoder_decoder
+    kept[0, slice(count) if on_left else slice(length - count, length)] = 0
+    return padded if count else None
 
 
 def check_complete(network: Any, modules: Iterable[str], called: Iterable[str], most_keys: int) -> None:

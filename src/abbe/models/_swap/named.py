@@ -8,7 +8,9 @@ and a call that lacks one is refused.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from ..._errors import AbbeError
@@ -20,8 +22,6 @@ from .attention import KERNELS_FROM, swapped_attention
 from .groups import HeadGroup, needs_order
 
 GROUPS = "abbe_groups"  # of an attention module that was loaded with a plan: the normalizers of its heads
-
-_full_mask = MaskPolicy(set(), ()).make_mask
 
 
 def attention_names() -> dict[str, str]:
@@ -49,6 +49,9 @@ def register_attention_names() -> None:
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
 
+    # torch.compile cannot follow transformers' table of models.
+    is_eager = torch.compiler.assume_constant_result(_is_eager)  # type: ignore[no-untyped-call]
+    make_mask = MaskPolicy(set(), (), lambda config: is_eager(type(config))).make_mask
     attends = {name: _attend_with(spec) for name, spec in attention_names().items()}
     for name, attend in (attends | {CARRIED_NAME: _attend_with_plan}).items():
         function = attention_function(
@@ -57,7 +60,16 @@ def register_attention_names() -> None:
             attend,
         )
         AttentionInterface.register(name, function)
-        AttentionMaskInterface.register(name, _full_mask)
+        AttentionMaskInterface.register(name, make_mask)
+
+
+def _is_eager(config: type[Any]) -> bool:
+    """Whether transformers computes models with this class of config eagerly unless told otherwise."""
+    from transformers import MODEL_MAPPING
+
+    known = next((MODEL_MAPPING[kind] for kind in config.__mro__ if kind in MODEL_MAPPING), None)
+    model = known[0] if isinstance(known, (tuple, list)) else known
+    return model is not None and not model._supports_sdpa
 
 
 def _attend_with(spec: str) -> Attend:

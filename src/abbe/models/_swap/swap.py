@@ -152,7 +152,8 @@ class Swap:
     def check(self, **inputs: Any) -> float:
         """Prove on these inputs that with softmax swapped in everywhere the model's own output results.
 
-        Listeners are not called. Also learns the output projections, for later calls of listeners.
+        The beginning of a text without padding is tried with padding, too. Listeners are not called. Also learns the
+        output projections, for later calls of listeners.
 
         Args:
             inputs: those of the model's forward pass.
