@@ -9,7 +9,7 @@ from torch import nn
 from ..._errors import AbbeError
 from .._session.masks import causal_flag
 from .._unwrap import unwrapped
-from .kind import Kind, longest_input
+from .kind import Kind, longest_input, setting
 from .load import LoadedModel
 
 
@@ -44,8 +44,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
         raise AbbeError(
             f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
         )
-    shape = config.get_text_config()
-    layers, heads = (getattr(shape, what, "?") for what in ("num_hidden_layers", "num_attention_heads"))
+    layers, heads = (setting(config.get_text_config(), what) or "?" for what in ("num_hidden_layers", "num_attention_heads"))
     about = f"{type(network).__name__}, {layers} layers x {heads} heads"
     return LoadedModel(label, network, tokenizer, _kind(network, config), longest_input(config, network), about, label)
 
