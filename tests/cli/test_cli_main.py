@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -202,9 +203,11 @@ sys.argv = ["abbe", "verify"]
 main()
 """
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
         while process.poll() is None:  # the last ones meet Python's own shutdown
             process.send_signal(signal.SIGINT)
+            time.sleep(1e-3)
         assert process.returncode == 130
         assert process.communicate()[1].count(b"\n") == 1
 

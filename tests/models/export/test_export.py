@@ -236,6 +236,9 @@ def test_a_process_that_cannot_load_it_says_why(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     model = tiny()
+    endless = wrap(t5(vocab_size=256, decoder_start_token_id=None, bos_token_id=None), byte_tokenizer(64))
+    with pytest.raises(AbbeError, match=r"T5ForConditionalGeneration cannot generate for the check: `decoder_start"):
+        abbe.export(endless, "sparsemax", tmp_path / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for what, folder, error in (

@@ -54,7 +54,9 @@ def test_diagnose_is_a_plain_loop_over_the_calls(family: str) -> None:
         rows = pick(run.table, measure, LENGTH).sort("layer", "head")
         wanted = torch.stack([torch.stack([of_row(a.double()).mean(-1) for a in calls]) for calls in weights]).mean(0)
         assert rows["layer"].to_list() == [layer for layer in range(LAYERS[family]) for _ in range(wanted.shape[1])]
-        torch.testing.assert_close(torch.tensor(rows["value"].to_list(), dtype=torch.float64), wanted.flatten(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            torch.tensor(rows["value"].to_list(), dtype=torch.float64), wanted.flatten(), rtol=1e-4, atol=1e-5
+        )
 
 
 def starts(run: abbe.Run) -> list[int]:

@@ -49,7 +49,9 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
         raise AbbeError(
             f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
         )
-    layers, heads = (setting(config.get_text_config(), what) or "?" for what in ("num_hidden_layers", "num_attention_heads"))
+    layers, heads = (
+        setting(config.get_text_config(), what) or "?" for what in ("num_hidden_layers", "num_attention_heads")
+    )
     about = f"{type(network).__name__}, {layers} layers x {heads} heads"
     return LoadedModel(label, network, tokenizer, _kind(network, config), longest_input(config, network), about, label)
 

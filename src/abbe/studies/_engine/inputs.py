@@ -69,7 +69,8 @@ def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: P
         inner = models.unwrapped(model.network)
         return _as_it_is(model if inner is model.network else dataclasses.replace(model, network=inner), placed)
     if isinstance(model, nn.Module) or isinstance(getattr(model, "_module", None), nn.Module):
-        wrapped = models.wrap(model, tokenizer)  # refuses a wrapper of another package by name
+        network: Any = model  # or a wrapper of another package, which is refused by name
+        wrapped = models.wrap(network, tokenizer)
         if tokenizer is None:
             raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
         return _as_it_is(wrapped, placed)
