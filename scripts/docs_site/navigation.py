@@ -17,7 +17,9 @@ EXPLANATION = (
     *("measures", "intervals", "theory", "reproducing", "report-rules", "normalizers", "comparing", "capacity"),
     *("lab", "precision", "cost", "run-folders"),
 )
-_REGISTRIES = ("normalizers", "measures", "columns", "files", "training", "statements", "embedded-model")
+_REGISTRIES = (
+    *("normalizers", "measures", "columns", "files", "training", "statements", "architectures", "embedded-model"),
+)
 
 
 def navigation(docs: Path, reference: Iterable[str]) -> list[Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,71 @@ main()
     done = run_python(code)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr.strip() == "abbe: stopped; nothing was kept, the same command starts again"
+
+
+SECOND = {
+    "while the first is cleaned up": "stop = cleaning",
+    "while its line is written": "_main._say_stopped = with_a_signal(_main._say_stopped)",
+    "while Python shuts down": "import atexit; atexit.register(interrupt)",
+    "when the first was swallowed": "_main._PATIENCE, stop = 0, swallowing",
+}
+
+
+@pytest.mark.parametrize("moment", SECOND)
+def test_a_second_interrupt_ends_the_same_way(moment: str) -> None:
+    code = f"""
+import os, signal, sys, time
+from abbe import studies
+from abbe.cli import _main, main
+def interrupt():
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(0)  # Python calls its handlers before this returns
+def stop(*_args):
+    interrupt()
+    time.sleep(60)
+def cleaning(*_args):
+    try:
+        interrupt()
+    finally:
+        interrupt()
+def swallowing(*_args):
+    try:
+        interrupt()
+    except KeyboardInterrupt:
+        interrupt()
+def with_a_signal(function):
+    return lambda: (interrupt(), function())
+{SECOND[moment]}
+studies.verify = stop
+sys.argv = ["abbe", "verify"]
+main()
+"""
+    done = run_python(code)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr.strip() == "abbe: stopped; nothing was kept, the same command starts again"
+
+
+def test_two_real_interrupts() -> None:
+    """From outside, as fast as they come: however many, and whenever they arrive once the program runs."""
+    code = """
+import sys, time
+from abbe import studies
+from abbe.cli import main
+def work(*_args):
+    print("ready", flush=True)
+    time.sleep(60)
+studies.verify = work
+sys.argv = ["abbe", "verify"]
+main()
+"""
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        while process.poll() is None:  # the last ones meet Python's own shutdown
+            process.send_signal(signal.SIGINT)
+            time.sleep(1e-3)
+        assert process.returncode == 130
+        assert process.communicate()[1].count(b"\n") == 1
 
 
 @pytest.mark.quick(4)

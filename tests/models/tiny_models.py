@@ -149,9 +149,30 @@ def bert(**settings: Any) -> nn.Module:
     return make("BertModel", "BertConfig", **(SMALL | settings))
 
 
-def albert() -> nn.Module:
+def albert(**settings: Any) -> nn.Module:
     """Three layers, all the same module."""
-    return make("AlbertModel", "AlbertConfig", **(SMALL | {"embedding_size": 16, "num_hidden_layers": 3}))
+    return make("AlbertModel", "AlbertConfig", **(SMALL | {"embedding_size": 16, "num_hidden_layers": 3} | settings))
+
+
+def diffllama(**settings: Any) -> nn.Module:
+    """Each layer calls its attention function twice, with the same queries and keys."""
+    return make("DiffLlamaForCausalLM", "DiffLlamaConfig", **(GROUPED | settings))
+
+
+def hrm(**settings: Any) -> nn.Module:
+    """Two stacks of two layers: the lower one runs four times, the higher one twice."""
+    own = {"num_layers_per_stack": 2, "head_dim": 8, "H_cycles": 2, "L_cycles": 2}
+    sizes = {name: size for name, size in GROUPED.items() if name != "num_hidden_layers"}
+    return make("HrmTextForCausalLM", "HrmTextConfig", **(sizes | own | settings))
+
+
+def gemma4(**settings: Any) -> nn.Module:
+    """Heads of another width in every second layer."""
+    own = {
+        "head_dim": 8, "global_head_dim": 16, "sliding_window": 5, "vocab_size_per_layer_input": VOCABULARY,
+        "hidden_size_per_layer_input": 8, "layer_types": ["sliding_attention", "full_attention"],
+    }  # fmt: skip
+    return make("Gemma4ForCausalLM", "Gemma4TextConfig", **(GROUPED | own | settings))
 
 
 def t5(**settings: Any) -> nn.Module:

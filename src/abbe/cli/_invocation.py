@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 
@@ -20,9 +21,10 @@ class Invocation:
 
     debug: bool = False
     if_stopped: str = FROM_THE_START
+    interrupted: float = -math.inf  # when Ctrl-C was last passed on, by the monotonic clock
 
     def reset(self) -> None:
-        self.debug, self.if_stopped = False, FROM_THE_START
+        self.debug, self.if_stopped, self.interrupted = False, FROM_THE_START, -math.inf
 
 
 current = Invocation()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +20,7 @@ from .._lazy import MissingExtraError
 from ._app import app
 from ._invocation import FAILED, MISTAKE, PIPE_CLOSED, STOPPED, current
 
+_PATIENCE = 2.0  # seconds that cleaning up may take before another Ctrl-C interrupts it
 _ENDED = {128 + number: number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}
 
 
@@ -61,11 +64,28 @@ def _ending() -> Iterator[None]:
     changed = [number for number, handler in before.items() if handler is signal.SIG_DFL]
     for number in changed:
         signal.signal(number, _end)
+    if interruptible := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
+        if interruptible:
+            # Ignored until the process is gone: while Python shuts down, the default would kill it.
+            stopped = current.interrupted > -math.inf
+            signal.signal(signal.SIGINT, signal.SIG_IGN if stopped else signal.default_int_handler)
         for number in changed:
             signal.signal(number, signal.SIG_DFL)
+
+
+def _interrupt(*_: object) -> None:
+    """As Python's own, but a second Ctrl-C changes nothing while the first is being handled.
+
+    Only for a time: a library may have swallowed the first.
+    """
+    now = time.monotonic()
+    if now - current.interrupted > _PATIENCE:
+        current.interrupted = now
+        raise KeyboardInterrupt
 
 
 def _end(number: int, _: FrameType | None) -> NoReturn:

@@ -79,8 +79,6 @@ class Listener:
         self.network = checked_network(model, who, search=True)
         self.modules, unread = readable_modules(self.network)
         self.skipped = skipped_lines(unread)
-        self.names: list[str] = []  # of the layers, in the order of their first call
-        self._order: dict[tuple[str, str, int], int] = {}
         self._layers = Layers()
         self._functions = OwnFunctions(self.network, self.modules)
         self._inputs: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
@@ -90,6 +88,11 @@ class Listener:
         self._consumer: Consumer | None = None
         self._depth, self._reading = 0, False
         self._captured: list[HeardCall] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Paths of the layers, in the order of their first call."""
+        return self._layers.names()
 
     @property
     def is_open(self) -> bool:
@@ -184,12 +187,9 @@ class Listener:
     def _enter(self, module: nn.Module) -> int:
         """Count a call of this module, and return the number of its layer."""
         name, inputs = self.modules[module], self._inputs.get(module, ((), {}))
-        key, _ = self._layers.enter(name, attention_kind(module, *inputs))
-        if key not in self._order:
-            self._order[key] = len(self.names)
-            self.names.append(name)
-        self._numbers[module] = self._order[key]
-        return self._order[key]
+        _, _, place = self._layers.enter(name, attention_kind(module, *inputs))
+        self._numbers[module] = place
+        return place
 
     def _begin(self, prefix: str, inputs: Mapping[str, Any]) -> None:
         self._depth += 1

@@ -21,7 +21,7 @@ from .._errors import AbbeError
 from ._load import embedded as _embedded
 from ._load.folder import read_config
 from ._load.hub import cached_folder
-from ._load.kind import Kind, choose, longest_input
+from ._load.kind import Kind, choose, longest_input, setting
 from ._load.load import EMBEDDED, NAMES, LoadedModel
 from ._load.quiet import one_line, quiet
 from ._pull.cache import PULLABLE, pulled_facts, pulled_folder
@@ -93,18 +93,19 @@ def shape_of(network: nn.Module, kind: Kind) -> Shape:
     """
     model: Any = network
     config = model.config.get_text_config()
-    heads, width = int(config.num_attention_heads), int(config.hidden_size)
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    layers, heads, width = (setting(config, name) or 1 for name in names)
     return Shape(
-        layers=int(config.num_hidden_layers),
+        layers=layers,
         heads=heads,
-        head_width=int(getattr(config, "head_dim", None) or width // heads),
+        head_width=setting(config, "head_dim") or width // heads,
         width=width,
-        mlp=int(_first(config, "intermediate_size", "n_inner") or 4 * width),
-        vocabulary=_first(config, "vocab_size") or 0,
+        mlp=setting(config, "intermediate_size", "n_inner") or 4 * width,
+        vocabulary=setting(config, "vocab_size") or 0,
         parameters=sum(one.numel() for one in model.parameters()),
         linear=_linear(model, config),
         causal=kind == "decoder",
-        reach=int(getattr(config, "sliding_window", None) or 0),
+        reach=setting(config, "sliding_window") or 0,
     )
 
 
@@ -112,14 +113,10 @@ def _linear(network: Any, config: Any) -> float:
     """Weights of matrices other than embeddings; of a mixture of experts only the share that a token uses."""
     skipped = {id(one.weight) for one in network.modules() if isinstance(one, nn.Embedding)}
     skipped.add(id(getattr(network.get_output_embeddings(), "weight", None)))
-    experts = _first(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
-    used = (_first(config, "num_experts_per_tok") or experts) / experts
+    experts = setting(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
+    used = (setting(config, "num_experts_per_tok") or experts) / experts
     weights = [one for one in network.parameters() if id(one) not in skipped]
     return float(sum(one.numel() * (used if one.dim() == 3 else 1) for one in weights if one.dim() in (2, 3)))
-
-
-def _first(config: Any, *names: str) -> int | None:
-    return next((value for name in names if isinstance(value := getattr(config, name, None), int)), None)
 
 
 def configuration(model: str | os.PathLike[str]) -> Any:

@@ -51,8 +51,18 @@ def checked_network(model: object, who: str, search: bool = False) -> Any:
         inner = list(_outermost(network, PreTrainedModel))
         network = inner[0] if len(inner) == 1 else network
     if not isinstance(network, PreTrainedModel):
-        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {type(network).__name__}")
+        name = type(network).__name__
+        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {name}{instead_of(network)}")
     return network
+
+
+def instead_of(model: object) -> str:
+    """Advice at the end of an error: what to give instead of an object of another package."""
+    if type(model).__module__.startswith("transformer_lens."):
+        return ", which computes its attention itself: load the model anew, with transformers or abbe.load"
+    if isinstance(getattr(model, "_module", None), nn.Module):  # of nnsight
+        return ": give its `_module`, the network that it holds"
+    return ""
 
 
 def _outermost(module: nn.Module, kind: type[nn.Module]) -> Iterator[nn.Module]:

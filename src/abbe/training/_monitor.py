@@ -255,7 +255,7 @@ class Monitor(TrainerEvents):
                 "alerts": [event.as_json() for event in events],
             }
             self._record.add(record)
-            facts: dict[str, Any] = {"layers": list(self._listener.names)}
+            facts: dict[str, Any] = {"layers": self._listener.names}
             if not self._checked and reading.error is None:
                 facts["self_check"] = {"error": None, "why": "dropout of the weights makes outputs random"}
             elif not self._checked:

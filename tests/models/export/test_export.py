@@ -15,7 +15,7 @@ import torch
 from inside import Forbidden, export_check, fresh_answer
 from real import pulled, shared_model
 from safetensors.torch import load_file
-from tiny_models import bert, byte_tokenizer, llama, make, t5, text_pair, tokens
+from tiny_models import GROUPED, SMALL, bert, byte_tokenizer, llama, make, t5, text_pair, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import abbe
@@ -111,6 +111,33 @@ def test_other_normalizers_are_carried(tmp_path: Path) -> None:
     torch.testing.assert_close(read(input_ids=tokens()).logits, model(input_ids=tokens()).logits)
     card = (tmp_path / "sparse" / "README.md").read_text()
     assert "Engines without abbe (vLLM, llama.cpp, TGI) cannot run it" in card
+
+
+RENAMED = {  # what lies in the files has other names, or other shapes
+    "gpt-neox": lambda: make("GPTNeoXForCausalLM", "GPTNeoXConfig", vocab_size=256, **SMALL),
+    "mixtral": lambda: make(
+        "MixtralForCausalLM", "MixtralConfig", vocab_size=256, num_local_experts=4, head_dim=8, **GROUPED
+    ),
+}
+
+
+@pytest.mark.parametrize("family", RENAMED)
+@pytest.mark.usefixtures("same_process")
+def test_weights_that_transformers_renames_in_its_files_are_carried(family: str, tmp_path: Path) -> None:
+    model = wrap(RENAMED[family](), byte_tokenizer(64), family)
+    assert set(load_weights(model.network, tmp_path / "plain")) != set(model.network.state_dict())
+    for number, plan in enumerate(("topk:k=3", "entmax:alpha=1.5", "sink:b=2")):
+        made = abbe.export(model, plan, tmp_path / str(number))
+        assert not made.plain
+        assert made.error < 1e-4
+    read: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "0").eval()
+    read.save_pretrained(tmp_path / "again")  # in the same layout
+    assert set(load_file(tmp_path / "again" / "model.safetensors")) == set(load_weights(model.network, tmp_path))
+
+
+def load_weights(network: Any, folder: Path) -> dict[str, torch.Tensor]:
+    network.save_pretrained(folder)
+    return load_file(folder / "model.safetensors")
 
 
 def _with_tokenizer(folder: Path) -> Path:
@@ -209,6 +236,9 @@ def test_a_process_that_cannot_load_it_says_why(tmp_path: Path) -> None:
 
 def test_mistakes(tmp_path: Path) -> None:
     model = tiny()
+    endless = wrap(t5(vocab_size=256, decoder_start_token_id=None, bos_token_id=None), byte_tokenizer(64))
+    with pytest.raises(AbbeError, match=r"T5ForConditionalGeneration cannot generate for the check: `decoder_start"):
+        abbe.export(endless, "sparsemax", tmp_path / "new")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     for what, folder, error in (

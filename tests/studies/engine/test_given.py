@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -214,6 +215,10 @@ def two_towers() -> nn.Module:
         (image_model, "ViTModel reads pixel_values, not tokens of a text"),
         (two_towers, "does not run on input_ids alone; use its `text_model`"),
         (lambda: nn.Linear(3, 3), "Linear is not a transformers model"),
+        # tests/ecosystem has the real ones.
+        (lambda: type("Bridge", (nn.Linear,), {"__module__": "transformer_lens.x"})(3, 3), "load the model anew"),
+        (lambda: SimpleNamespace(_module=tiny_models.gpt2()), "SimpleNamespace.*: give its `_module`"),
+        (lambda: tiny_models.gpt2(vocab_size=256).to("meta"), "are on the meta device: load them into memory first"),
     ],
 )
 def test_models_that_do_not_read_text(build: Callable[[], nn.Module], message: str) -> None:

@@ -105,6 +105,11 @@ class _Model:
             raise AbbeError("this model has no plan: load it with from_pretrained, from the folder of an export")
         write_groups(Path(folder) / CARRIED_FILE, groups, type(self).__name__)  # type: ignore[arg-type]
 
+    @classmethod
+    def is_custom_code(cls) -> bool:
+        """False, so that transformers renames weights as for its own class; those not found it would draw at random."""
+        return False
+
 
 def _attach(network: nn.Module, path: str) -> None:
     """Give every attention module the normalizers of its heads; they do not join its parameters or state."""

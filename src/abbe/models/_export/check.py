@@ -19,6 +19,7 @@ from ..._errors import AbbeError
 from .._load.device import dtype_name
 from .._load.kind import Choice
 from .._load.load import LoadedModel
+from .._load.quiet import one_line
 from .._session.selfcheck import main_output, relative_error
 
 SCRIPT = Path(__file__).with_name("fresh.py")
@@ -83,7 +84,8 @@ def outcome(network: Any, trial: Trial) -> Outcome:
     if not network.can_generate():
         return Outcome(output.cpu(), None)
     options = {"do_sample": False, "max_new_tokens": NEW_TOKENS, "use_cache": True}
-    generated: Tensor = network.generate(trial.prompt, attention_mask=torch.ones_like(trial.prompt), **options)
+    with one_line(f"{type(network).__name__} cannot generate for the check"):
+        generated: Tensor = network.generate(trial.prompt, attention_mask=torch.ones_like(trial.prompt), **options)
     return Outcome(output.cpu(), generated.cpu())
 
 

@@ -41,10 +41,21 @@ def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
     raise AbbeError(f"{where} holds a {saved or kind}, which is not a text model that abbe can load")
 
 
+def setting(config: Any, *names: str) -> int | None:
+    """The first of these settings that is a whole number; where layers differ, the largest of theirs."""
+    for name in names:
+        # transformers raises an error if such a setting is read from the whole.
+        differs = name in (getattr(config, "per_layer_attributes", None) or ())
+        values = [getattr(one, name, None) for one in (config.per_layer_config if differs else [config])]
+        if numbers := [value for value in values if isinstance(value, int)]:
+            return max(numbers)
+    return None
+
+
 def longest_input(config: Any, network: Any) -> int | None:
     """The context in tokens, None if the positions set no limit."""
-    limit = getattr(config.get_text_config(), "max_position_embeddings", None)
-    if not isinstance(limit, int) or limit <= 0:
+    limit = setting(config.get_text_config(), "max_position_embeddings")
+    if limit is None or limit <= 0:
         return None
     # RoBERTa and its relatives count positions from after the padding index.
     for name, module in network.named_modules():

@@ -24,7 +24,7 @@ from .folder import check_folder, check_size, check_tokenizer, numbers_of, read_
 from .gguf import CAUSAL, gguf_folder, read_gguf
 from .gguf_header import read_weights
 from .hub import hub_folder, looks_like_hub_id
-from .kind import Kind, choose, longest_input
+from .kind import Kind, choose, longest_input, setting
 from .places import devices_of, dtypes_of, input_device, quantised_by, stored_bytes, weights_in_memory
 from .quiet import one_line, quiet
 from .room import check_room, weight_bytes
@@ -291,9 +291,10 @@ def _loaded(
 
 def _shape_line(network: nn.Module) -> str:
     config: Any = network.config
-    text = config.get_text_config()
     million = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-    shape = f"{text.num_hidden_layers} layers x {text.num_attention_heads} heads, width {text.hidden_size}"
+    text = config.get_text_config()
+    sizes = (setting(text, name) or "?" for name in ("num_hidden_layers", "num_attention_heads", "hidden_size"))
+    shape = "{} layers x {} heads, width {}".format(*sizes)
     return f"{type(network).__name__}, {shape}, {million:.3g} M parameters"
 
 

@@ -8,8 +8,8 @@ from torch import nn
 
 from ..._errors import AbbeError
 from .._session.masks import causal_flag
-from .._unwrap import unwrapped
-from .kind import Kind, longest_input
+from .._unwrap import instead_of, unwrapped
+from .kind import Kind, longest_input, setting
 from .load import LoadedModel
 
 
@@ -34,18 +34,24 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
         >>> abbe.models.wrap(loaded.network, loaded.tokenizer, "mine").name
         'mine'
     """
+    from transformers import PreTrainedModel
+
     network = unwrapped(network)
-    config: Any = getattr(network, "config", None)
-    if config is None or not hasattr(config, "get_text_config"):
-        raise AbbeError(f"{type(network).__name__} is not a transformers model: it has no config")
+    if not isinstance(network, PreTrainedModel):
+        raise AbbeError(f"{type(network).__name__} is not a transformers model{instead_of(network)}")
+    offloaded = any(hasattr(part, "_hf_hook") for part in network.modules())  # accelerate's hooks bring weights back
+    if not offloaded and any(one.is_meta for one in network.parameters()):
+        raise AbbeError(f"weights of this {type(network).__name__} are on the meta device: load them into memory first")
+    config: Any = network.config
     label = name or getattr(config, "name_or_path", "") or type(network).__name__
     # A model of images or sound names its input.
     if (main := getattr(network, "main_input_name", "input_ids")) != "input_ids":
         raise AbbeError(
             f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
         )
-    shape = config.get_text_config()
-    layers, heads = (getattr(shape, what, "?") for what in ("num_hidden_layers", "num_attention_heads"))
+    layers, heads = (
+        setting(config.get_text_config(), what) or "?" for what in ("num_hidden_layers", "num_attention_heads")
+    )
     about = f"{type(network).__name__}, {layers} layers x {heads} heads"
     return LoadedModel(label, network, tokenizer, _kind(network, config), longest_input(config, network), about, label)
 

@@ -46,6 +46,8 @@ class AttentionCall:
         causal: whether key j is visible to query i only if j <= i; only without a mask.
         hidden: (batch, queries, hidden size), the input states of the attention module, or None.
         projection: the module that maps the heads' outputs back to the hidden size, or None if unknown.
+        place: number of the layer among those of both kinds, as in `Tap.layers`; a module that is called several times
+            per pass is several layers.
     """
 
     layer: int
@@ -63,6 +65,7 @@ class AttentionCall:
     causal: bool = False
     hidden: Tensor | None = None
     projection: nn.Module | None = None
+    place: int = 0
 
     def for_measures(self) -> AttentionCall:
         """Itself, or a copy on the CPU if its device (Metal, some of Intel's) lacks float64, used for sums."""

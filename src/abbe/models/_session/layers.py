@@ -25,7 +25,7 @@ class Layers:
     """The layers seen so far, numbered within each kind."""
 
     def __init__(self) -> None:
-        self._numbers: dict[LayerKey, int] = {}
+        self._numbers: dict[LayerKey, tuple[int, int]] = {}  # among its kind, and among all
         self._kinds: Counter[str] = Counter()
         self._calls: Counter[tuple[str, str]] = Counter()
         self.projections: dict[LayerKey, nn.Module] = {}
@@ -35,14 +35,14 @@ class Layers:
         for call in [call for call in self._calls if not prefix or call[0].startswith(f"{prefix}.")]:
             del self._calls[call]
 
-    def enter(self, name: str, kind: Literal["self", "cross"]) -> tuple[LayerKey, int]:
-        """Count a call, and return its layer and the number of the layer."""
+    def enter(self, name: str, kind: Literal["self", "cross"]) -> tuple[LayerKey, int, int]:
+        """Count a call, and return its layer, the number of the layer among its kind, and that among all."""
         key = LayerKey(name, kind, self._calls[name, kind])
         self._calls[name, kind] += 1
         if key not in self._numbers:
-            self._numbers[key] = self._kinds[kind]
+            self._numbers[key] = self._kinds[kind], len(self._numbers)
             self._kinds[kind] += 1
-        return key, self._numbers[key]
+        return key, *self._numbers[key]
 
     def names(self) -> list[str]:
         return [key.name for key in self._numbers]

@@ -31,7 +31,7 @@ _IN_USE = {
 }
 
 # Linear attention has no logits that compete: its layers are skipped, and a model may have them along with others.
-_NOT_SOFTMAX = ("Linear", "Lightning")
+_NOT_SOFTMAX = ("Linear", "Lightning", "Delta")
 # Where multi-modal models keep what reads text.
 _TEXT_PARTS = ("model.language_model", "language_model", "model.text_model", "text_model")
 _CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")

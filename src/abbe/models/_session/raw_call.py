@@ -24,9 +24,9 @@ from .masks import SEEN
 # losses, positions (already in q and k), and options of flash attention.
 HARMLESS = frozenset(
     {
-        "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "logits_to_keep", "max_length_k",
-        "max_length_q", "num_items_in_batch", "output_hidden_states", "output_router_logits", "position_embeddings",
-        "position_ids", "return_dict", "seq_idx", "use_cache",
+        "cache_position", "cu_seq_lens_k", "cu_seq_lens_q", "deterministic", "input_ids", "logits_to_keep",
+        "max_length_k", "max_length_q", "num_items_in_batch", "output_hidden_states", "output_router_logits",
+        "position_embeddings", "position_ids", "return_dict", "seq_idx", "use_cache",
     }
 )  # fmt: skip
 

@@ -58,11 +58,11 @@ class CallReader:
         name, options = self._modules.get(raw.module, type(raw.module).__name__), raw.options
         # Removed: otherwise the states of every layer would live until its next call.
         hidden, kind = self._inputs.pop(raw.module, (None, "self"))
-        layer, number = self.layers.enter(name, kind)
+        layer, number, place = self.layers.enter(name, kind)
         call = AttentionCall(
             number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
             options.softcap, detached(options.sink), detached(options.position_bias), options.window,
-            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer),
+            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer), place,
         )  # fmt: skip
         return layer, call
 

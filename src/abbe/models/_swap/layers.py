@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..._errors import AbbeError
+from .._load.kind import setting
 from .._load.places import place_of
 from .._session.masks import is_causal
 
@@ -58,9 +59,8 @@ def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:
 
 def _heads(network: Any, module: nn.Module, path: str) -> int:
     for owner in (module, getattr(module, "config", None), network.config.get_text_config()):
-        for name in _HEADS:
-            if isinstance(heads := getattr(owner, name, None), int):
-                return heads
+        if (heads := setting(owner, *_HEADS)) is not None:
+            return heads
     raise AbbeError(f"unsupported: {type(network).__name__} ({path}) does not say how many heads it has")
 
 

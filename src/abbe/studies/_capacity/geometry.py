@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
@@ -53,9 +53,9 @@ def sizes_for(rows: Sequence[Mapping[str, Any]]) -> list[int]:
 
 
 def with_separability(
-    rows: Sequence[Mapping[str, Any]], run: Run, layer_numbers: Sequence[int], common: Mapping[Cell, int]
+    rows: Sequence[Mapping[str, Any]], run: Run, layer_numbers: Sequence[Container[int]], common: Mapping[Cell, int]
 ) -> list[dict[str, Any]]:
-    """The rows with separability added. `layer_numbers`: those of the run, in the order of the model's layers."""
+    """The rows with separability added. `layer_numbers`: those of the run, by layer of the model."""
     table = Lookup(run)
     completed = []
     for row in rows:
@@ -77,9 +77,9 @@ def _of_model(table: Lookup, length: int, size: int) -> dict[str, float | None]:
     return {"separability": cell.value, "control": cell.control} | ends
 
 
-def _of_layer(table: Lookup, length: int, size: int, layer: int) -> dict[str, float | None]:
-    """The mean over the heads of the layer."""
-    cells = [cell for place, cell in table.heads(_MEASURE, length, size).items() if place[0] == layer]
+def _of_layer(table: Lookup, length: int, size: int, layers: Container[int]) -> dict[str, float | None]:
+    """The mean over the heads of these layers."""
+    cells = [cell for place, cell in table.heads(_MEASURE, length, size).items() if place[0] in layers]
     controls = [cell.control for cell in cells if cell.control is not None]
     return {
         "separability": fmean(cell.value for cell in cells) if cells else None,

@@ -161,7 +161,8 @@ class _Study:
         curves.sort(key=lambda curve: (curve.layer is not None, curve.length))
         rows = capacity_rows(curves, layers, self.settings)
         run = self._separability(sizes_for(rows))
-        numbers = [run.manifest["layers"].index(path) for path in self.layers]
+        measured = list(enumerate(run.manifest["layers"]))  # a module that is called several times is several layers
+        numbers = [{number for number, name in measured if name == path} for path in self.layers]
         rows = with_separability(rows, run, numbers, common_sizes(rows, self.settings))
         table, growth = capacity_table(rows), growth_table(curves, layers, self.settings)
         correlation = correlation_table(rows, self.settings)

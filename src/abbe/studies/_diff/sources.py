@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from ..._errors import AbbeError
-from ...models import LoadedModel, Windows
+from ...models import LoadedModel, Windows, shape_of
 from ...results import MANIFEST, Run, read_manifest
 from ...words.manifest import without_folder
 from .._engine.inputs import ModelLike
@@ -139,9 +139,8 @@ def check_tokens(names: Sequence[str], cut: Sequence[Windows]) -> None:
 
 def model_shape(model: LoadedModel) -> tuple[int, ...]:
     """Numbers of layers and heads."""
-    network: Any = model.network
-    config = network.config.get_text_config()
-    return tuple(getattr(config, size, 0) for size in ("num_hidden_layers", "num_attention_heads"))
+    shape = shape_of(model.network, model.kind)
+    return shape.layers, shape.heads
 
 
 def _recorded_shape(records: dict[int, list[Record]]) -> tuple[int, ...]:

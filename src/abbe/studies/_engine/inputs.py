@@ -68,10 +68,12 @@ def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: P
     if isinstance(model, LoadedModel):
         inner = models.unwrapped(model.network)
         return _as_it_is(model if inner is model.network else dataclasses.replace(model, network=inner), placed)
-    if isinstance(model, nn.Module):
+    if isinstance(model, nn.Module) or isinstance(getattr(model, "_module", None), nn.Module):
+        network: Any = model  # or a wrapper of another package, which is refused by name
+        wrapped = models.wrap(network, tokenizer)
         if tokenizer is None:
             raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
-        return _as_it_is(models.wrap(model, tokenizer), placed)
+        return _as_it_is(wrapped, placed)
     if not isinstance(model, str | os.PathLike) or not isinstance(os.fspath(model), str):
         raise AbbeError(
             f"the model is {shown(model)}, but must be a name, a folder, what abbe.load gave, or a transformers model"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from ..._attention.scores import beside_sink
 from ..._errors import AbbeError
 from ..._seeding import generator_named
 from ...measures import BlockNumbers, Reading, Rows, Sets, State
-from ...models import AttentionCall, LoadedModel, Tap, Window, self_check_tolerance
+from ...models import AttentionCall, LoadedModel, Tap, Window, self_check_tolerance, shape_of
 from ...normalizers import Normalizer
 from .passes import PassReader, model_inputs, read_window
 from .readings import QueryDistances
@@ -41,7 +40,7 @@ class WindowReader(PassReader):
     def __init__(self, model: LoadedModel, tap: Tap, settings: Settings, kinds: Sequence[Vectors] = ()) -> None:
         self.model, self.settings = model, settings
         self.kinds = tuple(kinds) or (settings.vectors,)
-        self.numbers = {name: number for number, name in enumerate(tap.layers)}
+        self.layers = len(tap.layers)
         self.normalizer = normalizers.normalizer(settings.normalizer or "softmax")
         self.skipped: dict[str, None] = {}  # an ordered set
         self.window: Window | None = None
@@ -63,7 +62,7 @@ class WindowReader(PassReader):
         read_window(self.model, window, [self, *beside])
         self._settle()
         return {
-            kind: window_record(self.records[kind], len(self.numbers))
+            kind: window_record(self.records[kind], self.layers)
             | self.distances[kind].tests(window.length, self.settings.sizes)
             for kind in self.kinds
         }
@@ -71,7 +70,7 @@ class WindowReader(PassReader):
     def _read(self, call: AttentionCall) -> None:
         if self.window is None:
             return
-        number, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
+        number, tokens = call.place, self.window.tokens.to(call.query.device)
         vectors = {}
         for kind in self.kinds:
             if lacks_vectors(call, kind):
@@ -218,8 +217,7 @@ def _range_limit(call: AttentionCall, queries: Tensor) -> Tensor | None:
 
 def check_tokens(model: LoadedModel, windows: list[Window]) -> Tensor:
     """Tokens for the self-check: the start of the longest window, 128 tokens or enough to fill a sliding window."""
-    config: Any = model.network.config
-    reach = getattr(config.get_text_config(), "sliding_window", None) or 0
+    reach = shape_of(model.network, model.kind).reach
     longest = max(windows, key=lambda window: window.length)
     return longest.tokens[: max(128, math.ceil(1.25 * reach))]
 

@@ -59,7 +59,6 @@ class AlternativesReader:
         self.indices = [window.index for window in windows]
         self.length = windows[0].length
         self.normalizers = [normalizers.normalizer(spec) for spec in specs]
-        self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
         self.window: Window | None = None
         self._of_layers: dict[int, Sums] = {}
         self._sums: dict[int, dict[int, Sums]] = {}  # of finished windows, by index
@@ -90,7 +89,7 @@ class AlternativesReader:
     def _read(self, call: AttentionCall) -> None:
         if self.window is None or lacks_vectors(call, self.settings.vectors):
             return
-        layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
+        layer, tokens = call.place, self.window.tokens.to(call.query.device)
         vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
         positions = query_positions(call.query.shape[-2], self.settings, self.window)
         directions = seeded(self.settings, self.window, f"directions of alternatives in layer {layer}")

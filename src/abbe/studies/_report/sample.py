@@ -61,7 +61,7 @@ class SampleReader:
         queries: int = QUERIES,
     ) -> None:  # fmt: skip
         self.model, self.chosen, self.settings, self.sizes, self.queries = model, chosen, settings, sizes, queries
-        self.numbers = {name: number for number, name in enumerate(open_tap.layers)}
+        self.layers = len(open_tap.layers)
         self.normalizer = None if settings.normalizer is None else normalizers.normalizer(settings.normalizer)
         self.positions = torch.tensor([], dtype=torch.long)
         self.of_layers: dict[int, list[SampleRow]] = {}
@@ -91,12 +91,12 @@ class SampleReader:
         if self.window is None:
             return
         if not len(self.positions):
-            heads = call.query.shape[1] * len(self.numbers)
+            heads = call.query.shape[1] * self.layers
             self.positions = sample_positions(self.model, self.window, self.settings, heads, self.queries)
             self.grid = heat_grid(self.window.length, heads)
         if lacks_vectors(call, self.settings.vectors):
             return
-        layer, tokens = self.numbers[call.name], self.window.tokens.to(call.query.device)
+        layer, tokens = call.place, self.window.tokens.to(call.query.device)
         vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
         rows = rows_of_call(call, self.positions, vectors, self.normalizer)
         rows = Rows(rows.logits.cpu(), rows.weights.cpu(), rows.vectors.cpu())

@@ -40,14 +40,20 @@ def baseline_logits(model: LoadedModel, windows: Sequence[Window], settings: Set
     by_layer: dict[str, list[Tensor]] = {}
     sampled = replace(settings, queries=QUERIES)
     for window in spread(windows, WINDOWS):
+        of_window: dict[str, list[Tensor]] = {}  # several per layer if its module is called several times
 
-        def hear(call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window) -> None:
+        def hear(
+            call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window,
+            noted: dict[str, list[Tensor]] = of_window,
+        ) -> None:  # fmt: skip
             logits = call.logits(query_positions(call.query.shape[-2], sampled, window), sink=True)[0]
-            by_layer.setdefault(call.name, []).append(logits.float().cpu())
+            noted.setdefault(call.name, []).append(logits.float().cpu())
 
         with swap(model, "softmax") as swapped:
             swapped.listen(hear)
             run_model(model, window.tokens)
+        for path, calls in of_window.items():
+            by_layer.setdefault(path, []).append(torch.cat(calls, 1))
     return {path: torch.stack(of_windows, 1) for path, of_windows in by_layer.items()}
 
 
