@@ -12,7 +12,7 @@ from ._base import Normalizer
 from ._dispatch import inside_transform
 from ._options import Option, PerHead, heads_option, learn_option
 from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, row_counts
+from ._rows import below_top, diagonal_minus_outer, finish, lowest, row_counts
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -110,7 +110,7 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     """
     scale, beta = params[..., 0:1], params[..., 1:2]
     offset, visible, top = below_top(logits)
-    z = scale * offset
+    z = (scale * offset).clamp(min=lowest(logits))
     with torch.no_grad():
         s = _log_peak(z.detach(), beta.detach(), visible)
     # A Newton step at the root doubles the order up to which derivatives are right: two are enough for the third.
