@@ -38,7 +38,9 @@ def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
     rank = _ranks(z)
     mean = ordered.cumsum(-1) / rank
     rest = (1 - ((ordered**2).cumsum(-1) - rank * mean**2)) / rank
-    inside = (mean - rest.clamp(min=0).sqrt() < ordered).logical_and(rest > 0).sum(-1, keepdim=True).clamp(min=1)
+    # Rounding may bring the threshold below -1, where a key has no weight, wherever the threshold is.
+    above = (mean - rest.clamp(min=0).sqrt() < ordered) & (ordered > -1)
+    inside = above.logical_and(rest > 0).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     count = support.sum(-1, keepdim=True)
     # Again from z itself: the sorted values have no gradient.
