@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import pickle
+from itertools import product
 
 import pytest
 import torch
+from inside import normalizers_dispatch as _dispatch
 from normalizer_cases import Case, base_cases, every_case, random_logits, random_mask, slow
 from row_paths import REFERENCE, Path
+from torch import Tensor
 from typed import weights
 
 import abbe
@@ -227,3 +230,68 @@ def test_inference_mode_and_copies(case: Case, path: Path) -> None:
     again = abbe.normalizer(str(made)).to(path.dtype)
     again.load_state_dict(made.state_dict())
     assert torch.equal(again(logits), want)
+
+
+def extreme_rows(dtype: torch.dtype) -> Tensor:
+    """All rows of four from the largest numbers, whose differences and products overflow, small ones and no key."""
+    most = torch.finfo(dtype).max
+    values = (most, -most, most / 2, -most / 3, 0.0, 0.7, -torch.inf)
+    return torch.tensor(list(product(values, repeat=4)), dtype=dtype).expand(3, -1, -1).contiguous()
+
+
+def all_of(made: abbe.Normalizer, rows: Tensor) -> dict[str, Tensor]:
+    """Weights, gradients and Jacobian, as float64."""
+    logits = rows.clone().requires_grad_()
+    output = made(logits)
+    upstream = torch.tensor([0.3, -0.7, 1.1, 0.2], dtype=rows.dtype).expand_as(rows)
+    learned = dict(made.named_parameters())
+    grads = torch.autograd.grad(output, [logits, *learned.values()], upstream)
+    found = dict(zip(("weights", "gradient", *learned), (output.detach(), *grads), strict=True))
+    return {name: part.double() for name, part in (found | {"jacobian": made.jacobian(rows).detach()}).items()}
+
+
+@every_case()
+@pytest.mark.parametrize("kind", ["kernel", "float32", "float64"])
+def test_logits_as_large_as_numbers_get(case: Case, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against float64, which holds every range of float32. float64 itself is held against rows whose large logits are
+    2^900 times smaller: their gaps are still so large that nothing but their order and their ratios counts."""
+    rows = extreme_rows(torch.float64 if kind == "float64" else torch.float32)
+    smaller = torch.where(rows.abs() > 1e200, rows * 2.0**-900, rows) if kind == "float64" else rows.double()
+    want = all_of(case.make(), smaller)
+    monkeypatch.setattr(_dispatch, "FUSED_FROM", 1 if kind == "kernel" else 1 << 62)
+    got = all_of(case.make(rows.dtype), rows)
+    for name, exact in want.items():
+        # a parameter's gradient is a sum over thousands of rows
+        allowed = (1e-11 if kind == "float64" else 4e-6) * (1 if exact.shape[:2] == rows.shape[:2] else 100)
+        off = (got[name] - exact).abs() / exact.abs().clamp(min=1)
+        assert float(off.max()) <= allowed, f"{name}: off by {float(off.max()):.1e}"
+
+
+@pytest.mark.parametrize(
+    "spec", ["asentmax:alpha=2", "asentmax:alpha=1.5", "asentmax:alpha=1.3", "logn:trained=16,slope=2"]
+)
+def test_a_scale_of_zero_gives_equal_weights(spec: str, path: Path) -> None:
+    """Also to a key whose gap to the top overflows, and none to an absent key."""
+    made = abbe.normalizer(spec if spec.startswith("logn") else f"{spec},delta=0,beta=0").to(path.dtype)
+    most = torch.finfo(path.dtype).max
+    for row, equal in (([1.0, -1.0, -torch.inf], [0.5, 0.5, 0.0]), ([most, -most], [0.5, 0.5])):
+        assert weights(made, torch.tensor(row, dtype=path.dtype)).tolist() == pytest.approx(equal, rel=path.tolerance)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_norm_softmax_of_a_range_that_overflows(dtype: torch.dtype, path: Path) -> None:
+    """Also if gamma is so large that the deviation divides: (l - mean)/deviation does not depend on the size of l."""
+    most = torch.finfo(dtype).max
+    row = torch.tensor([most, -most, 0.0, 1.0], dtype=dtype)
+    assert weights(abbe.normalizer("norm-softmax"), row).tolist() == [1.0, 0.0, 0.0, 0.0]
+    unlimited = abbe.normalizer("norm-softmax", gamma=most)
+    want = weights(unlimited, torch.tensor([1.0, -1.0, 0.0, 0.0], dtype=dtype))
+    torch.testing.assert_close(weights(unlimited, row), want, rtol=0, atol=4e-6 if dtype == torch.float32 else 1e-12)
+
+
+def test_a_scaled_product_beyond_the_largest_number_counts_as_that_number(path: Path) -> None:
+    most = torch.finfo(path.dtype).max
+    row = torch.tensor([most, 0.5, -most], dtype=path.dtype)
+    scaled = weights(abbe.normalizer("scaled:of=sigmoid:bias=0,t=2").to(path.dtype), row)
+    torch.testing.assert_close(scaled, torch.sigmoid(row * 7.38905609893065), rtol=0, atol=path.tolerance)
+    assert weights(abbe.normalizer("scaled:of=relu,t=2").to(path.dtype), row).tolist() == pytest.approx([1, 0, 0])

@@ -18,6 +18,7 @@ from torch import Tensor
 from .. import normalizers
 from .._errors import AbbeError
 from ..normalizers import LogNScaling, Normalizer, ScalableSoftmax, Softmax, inside_transform
+from .absent import without_hidden_keys
 from .blocks import (
     BLOCK_BYTES,
     BlockSize,
@@ -78,8 +79,11 @@ def attention(
     """Attend with queries to keys and average the values with the normalizer's weights.
 
     The weights of a query are normalizer(softcap * tanh(scale * query.key / softcap) + position_bias) over its visible
-    keys. A query that sees no key gives zeros, with zero gradients. `attn_mask`, `is_causal`, `dropout_p` and
-    `enable_gqa` are the names of torch's scaled_dot_product_attention; give an option under one name only.
+    keys. A query that sees no key gives zeros, with zero gradients. A hidden key (by mask, causal, window, or a
+    position_bias of -inf) is an absent key: NaN and infinities in it and its value reach neither output nor gradients.
+    In such a call a query that does see NaN or an infinity gives NaN, and passes no gradient on. `attn_mask`,
+    `is_causal`, `dropout_p` and `enable_gqa` are the names of torch's scaled_dot_product_attention; give an option
+    under one name only.
 
     float16 and bfloat16 are computed in float32, also under autocast. Memory is O(block x Lk), but O(Lq x Lk) in
     torch.func transforms and, except for softmax and the maps below, in torch.compile. Outside of transforms there
@@ -128,7 +132,13 @@ def attention(
         options = from_sdpa(q, k, options, attn_mask, is_causal, dropout_p, enable_gqa)
     rule, inputs = _checked(q, k, v, normalizer, options)
     if return_weights:
-        return dense(rule, inputs)
+        out, weights = without_hidden_keys(dense, rule, inputs)
+        return out, weights
+    return without_hidden_keys(lambda *call: (_output(*call),), rule, inputs)[0]
+
+
+def _output(rule: Rule, inputs: Inputs) -> Tensor:
+    """By the cheapest of the equivalent paths."""
     if inside_transform():
         return dense(rule, inputs)[0]
     compiling = torch.compiler.is_compiling()

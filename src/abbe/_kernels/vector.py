@@ -21,6 +21,7 @@ ONE = f32(1.0)
 NEG_INF = f32(-np.inf)
 POS_INF = f32(np.inf)
 NAN = f32(np.nan)
+LARGEST = np.finfo(np.float32).max
 TINY = f32(1e-37)  # smaller weights count as 0 where their logarithm or power is needed
 
 # Fused multiply-add only: the splitting constants below must not be reordered.
@@ -156,6 +157,12 @@ def rough_power(x: Any, power: Any, shift: Any) -> Any:
 def below(x: Any, top: Any, scale: Any) -> Any:
     """scale (x - top), in this order: exact for logits of any size."""
     return scale * (x - top)
+
+
+@_elementwise
+def half_below(x: Any, top: Any) -> Any:
+    """Half of x - top, exactly: finite for all finite logits."""
+    return f32(0.5) * x - f32(0.5) * top
 
 
 @_elementwise

@@ -10,7 +10,7 @@ from torch import Tensor
 from ._base import Normalizer
 from ._options import Option
 from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, softmax_jacobian
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, softmax_jacobian, visible_and_top
 
 # beta(H), highest power first.
 COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)
@@ -38,9 +38,9 @@ def _entropy(z: Tensor, visible: Tensor) -> Tensor:
 
 def deviation_reference(logits: Tensor, params: Tensor) -> Tensor:
     """softmax(l / min(std, gamma)), params (gamma,)."""
-    z, visible, top = below_top(logits)
-    scale = _inverse(_deviation(z, visible), params)
-    return finish(masked_softmax(scale * z, visible), logits, params, visible, top)
+    half, visible, top = _half_below_top(logits)
+    scale = _inverse(_deviation(half, visible), params)
+    return finish(masked_softmax(scale * half * 2, visible), logits, params, visible, top)
 
 
 _FLAT = 1e-37  # 1/deviation must stay finite in float32; a row flatter than this gets equal weights
@@ -52,14 +52,20 @@ def _inverse(sd: Tensor, gamma: Tensor) -> Tensor:
     return torch.where(sd > _FLAT, 1 / torch.where(sd > _FLAT, divisor, 1.0), 0.0)
 
 
-def _deviation(z: Tensor, visible: Tensor) -> Tensor:
+def _half_below_top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`below_top` of half the logits: exact, and the range of any finite row is finite."""
+    visible, top = visible_and_top(logits)
+    return torch.where(visible, logits / 2 - top / 2, 0.0), visible, top
+
+
+def _deviation(half: Tensor, visible: Tensor) -> Tensor:
     n = visible.sum(-1, keepdim=True).clamp(min=1)
-    # In units of the range, which cancels: the square of a tiny gap would underflow.
-    span = z.detach().abs().amax(-1, keepdim=True)
-    unit = torch.where(span > 0, z / torch.where(span > 0, span, 1.0), 0.0)
+    # In units of the range, which cancels: the square of a tiny gap would underflow, that of a large one overflow.
+    span = half.detach().abs().amax(-1, keepdim=True)
+    unit = torch.where(span > 0, half / torch.where(span > 0, span, 1.0), 0.0)
     centred = torch.where(visible, unit - unit.sum(-1, keepdim=True) / n, 0.0)
     variance = (centred**2).sum(-1, keepdim=True) / n
-    return span * torch.where(variance > 0, torch.where(variance > 0, variance, 1.0).sqrt(), 0.0)
+    return span * torch.where(variance > 0, torch.where(variance > 0, variance, 1.0).sqrt(), 0.0) * 2
 
 
 ENTROPY = row_map("adaptive-temperature", entropy_reference, "adaptive", "entropy_forward", "entropy_backward")
@@ -124,12 +130,12 @@ class NormSoftmax(Normalizer):
         return DEVIATION, self._value("gamma", logits)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
-        z, visible, _ = below_top(logits)
-        n, sd, w = visible.sum(-1, keepdim=True).clamp(min=1), _deviation(z, visible), self._weights(logits)
+        half, visible, _ = _half_below_top(logits)
+        n, sd, w = visible.sum(-1, keepdim=True).clamp(min=1), _deviation(half, visible), self._weights(logits)
         scale = _inverse(sd, self._value("gamma", logits))
-        centred = torch.where(visible, z - z.sum(-1, keepdim=True) / n, 0.0)
-        slope = torch.where((sd > _FLAT) & (sd < self.gamma), scale**3 / n, 0.0) * centred
-        spread = w * (z - (w * z).sum(-1, keepdim=True))
+        centred = torch.where(visible, half - (half / n).sum(-1, keepdim=True), 0.0)
+        slope = torch.where((sd > _FLAT) & (sd < self.gamma), scale**3 * 2 / n, 0.0) * centred
+        spread = w * (half - (w * half).sum(-1, keepdim=True)) * 2
         return diagonal_minus_outer(scale * w, scale * w, w) - spread.unsqueeze(-1) * slope.unsqueeze(-2)
 
     def _lipschitz(self, keys: int) -> float:

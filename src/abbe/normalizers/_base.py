@@ -24,8 +24,10 @@ class Normalizer(nn.Module, ABC):
     """Turns logits into attention weights along the last dimension.
 
     A masked key is the same as an absent one, and so is a key whose logit is -inf; n is the number of visible keys.
-    A row without keys gives zeros and zero gradients. float16 and bfloat16 are computed in float32. NaN and +inf
-    propagate, or raise with ``check=True``. `abbe.normalizer` makes one from a spec.
+    A row without keys gives zeros and zero gradients. float16 and bfloat16 are computed in float32. Logits may be as
+    large as their dtype allows: where the range of a row, or a logit times a scale, exceeds that, the weights are those
+    of the limit (the largest keys share the row). NaN and +inf propagate, or raise with ``check=True``.
+    `abbe.normalizer` makes one from a spec.
 
     Args:
         given: the parameters of the class, by the names of its `options`.

@@ -12,7 +12,7 @@ from ._base import Normalizer
 from ._dispatch import inside_transform
 from ._options import Option, PerHead, heads_option, learn_option
 from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, row_counts
+from ._rows import below_top, diagonal_minus_outer, finish, lowest, row_counts
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -38,7 +38,9 @@ def entmax15_reference(logits: Tensor, params: Tensor) -> Tensor:
     rank = _ranks(z)
     mean = ordered.cumsum(-1) / rank
     rest = (1 - ((ordered**2).cumsum(-1) - rank * mean**2)) / rank
-    inside = (mean - rest.clamp(min=0).sqrt() < ordered).logical_and(rest > 0).sum(-1, keepdim=True).clamp(min=1)
+    # Rounding may bring the threshold below -1, where a key has no weight, wherever the threshold is.
+    above = (mean - rest.clamp(min=0).sqrt() < ordered) & (ordered > -1)
+    inside = above.logical_and(rest > 0).sum(-1, keepdim=True).clamp(min=1)
     support = z >= ordered.gather(-1, inside - 1)
     count = support.sum(-1, keepdim=True)
     # Again from z itself: the sorted values have no gradient.
@@ -110,7 +112,7 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     """
     scale, beta = params[..., 0:1], params[..., 1:2]
     offset, visible, top = below_top(logits)
-    z = scale * offset
+    z = (scale * offset).clamp(min=lowest(logits))
     with torch.no_grad():
         s = _log_peak(z.detach(), beta.detach(), visible)
     # A Newton step at the root doubles the order up to which derivatives are right: two are enough for the third.

@@ -25,9 +25,17 @@ def visible_and_top(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def below_top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """logits - top, 0 at absent keys; then the visible keys and the top."""
+    """logits - top, 0 at absent keys; then the visible keys and the top.
+
+    A gap beyond the largest number counts as that number: a weight of 0 times infinity would be NaN in gradients.
+    """
     visible, top = visible_and_top(logits)
-    return torch.where(visible, logits - top, 0.0), visible, top
+    return torch.where(visible, (logits - top).clamp(min=lowest(logits)), 0.0), visible, top
+
+
+def lowest(logits: Tensor) -> float:
+    """The most negative finite number of the dtype."""
+    return torch.finfo(logits.dtype).min
 
 
 def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top: Tensor) -> Tensor:

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from ._adaptive import AdaptiveTemperature, NormSoftmax
 from ._base import Normalizer
-from ._dispatch import inside_transform
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
 from ._hybrid import Combination, Hybrid
 from ._options import Option, PerHead, heads_option, learn_option
 from ._row_map import RowMap
-from ._rows import NEG_INF, visible_and_top, visible_keys
+from ._rows import NEG_INF, lowest, visible_and_top, visible_keys
 from ._selection import Threshold, TopK, TopP
 from ._shaped import ClippedSoftmax, ElasticSoftmax
 from ._sink import LearnedSink
@@ -31,6 +30,7 @@ class Scaled(Combination):
 
     Jacobian e^t times that of A at exp(t) l. Lipschitz constant e^t times that of A, with the largest t; an upper bound
     if that of A is one, or if both differ between heads. As n grows it behaves as A does: t does not depend on n.
+    Where A depends on the level of its logits, a product beyond the largest number counts as that number.
     """
 
     name = "scaled"
@@ -57,12 +57,16 @@ class Scaled(Combination):
     def _scaled(self, logits: Tensor) -> Tensor:
         """The logits for A, relative to their top if A allows it: a product of large numbers would be rounded.
 
-        -inf stays -inf, and adds no 0 * inf to the gradient of the scale.
+        -inf stays -inf, and adds no 0 * inf to the gradient of the scale; a finite logit stays finite.
         """
-        visible, top = visible_and_top(logits) if _is_level_free(self.of) else (visible_keys(logits), 0.0)
-        if not torch.is_grad_enabled() and not inside_transform():
-            return (logits - top) * self._scale(logits)
-        return torch.where(visible, self._scale(logits) * torch.where(visible, logits - top, 0.0), NEG_INF)
+        level = _is_level_free(self.of)
+        visible, top = visible_and_top(logits) if level else (visible_keys(logits), torch.zeros_like(logits[..., :1]))
+        z = torch.where(visible, logits - top, 0.0)
+        # Not `clamp`, which would hide NaN and +inf from the gradient.
+        z = torch.where(torch.isneginf(z) & torch.isfinite(top), lowest(logits), z)
+        scaled = self._scale(logits) * z
+        bounded = torch.where(torch.isfinite(z), scaled.clamp(lowest(logits), -lowest(logits)), scaled)
+        return torch.where(visible, bounded, NEG_INF)
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         if not self.is_one_map:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ._base import Normalizer
 from ._options import Option, PerHead, heads_option, learn_option
 from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, visible_and_top
+from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax
 
 
 def plain_softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -33,21 +33,21 @@ def elastic_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish(torch.relu(p + offset), logits, params, visible, top)
 
 
-_SMALLEST_WIDTH = 1e-37  # 1/width must stay finite in float32; a row narrower than this counts as zeros
+_SMALLEST_WIDTH = 5e-38  # of half a row, so that 1/width stays finite in float32; a narrower row counts as zeros
 
 
 def _low_and_high(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    filled = torch.where(visible, logits, 0.0)
+    """Of half the logits, as is all that is computed from them: the width of any finite row is finite."""
+    filled = torch.where(visible, logits / 2, 0.0)
     low, high = filled.amin(-1, keepdim=True), filled.amax(-1, keepdim=True)
     return torch.where(low < 0, low, 0.0), torch.where(high > 0, high, 0.0)
 
 
 def self_adjusted_reference(logits: Tensor, params: Tensor) -> Tensor:
-    visible, top = visible_and_top(logits)
+    p, visible, top = plain_softmax(logits)
     low, high = _low_and_high(logits, visible)
     wide = high - low > _SMALLEST_WIDTH
-    ratio = torch.where(wide, (torch.where(visible, logits, 0.0) - low) / torch.where(wide, high - low, 1.0), 1.0)
-    p = masked_softmax(torch.where(visible, logits - top, 0.0), visible)
+    ratio = torch.where(wide, (torch.where(visible, logits / 2, 0.0) - low) / torch.where(wide, high - low, 1.0), 1.0)
     return finish(ratio * p, logits, params, visible, top)
 
 
@@ -149,9 +149,10 @@ class SelfAdjustedSoftmax(Normalizer):
         low, high = _low_and_high(logits, visible)
         wide = high - low > _SMALLEST_WIDTH
         inverse = torch.where(wide, 1 / torch.where(wide, high - low, 1.0), 0.0)
-        filled = torch.where(visible, logits, 0.0)
-        ratio = torch.where(visible, torch.where(wide, (filled - low) * inverse, 1.0), 0.0)
-        at_low, at_high = _shares((logits == low) & (low < 0)), _shares((logits == high) & (high > 0))
+        half = torch.where(visible, logits / 2, 0.0)
+        ratio = torch.where(visible, torch.where(wide, (half - low) * inverse, 1.0), 0.0)
+        inverse = inverse / 2
+        at_low, at_high = _shares((half == low) & (low < 0)), _shares((half == high) & (high > 0))
         jacobian = diagonal_minus_outer(ratio * p + inverse * p, ratio * p, p)
         jacobian = jacobian - ((1 - ratio) * inverse * p).unsqueeze(-1) * at_low.unsqueeze(-2)
         return jacobian - (ratio * inverse * p).unsqueeze(-1) * at_high.unsqueeze(-2)

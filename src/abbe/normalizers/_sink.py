@@ -10,7 +10,7 @@ from torch import Tensor
 from ._base import Normalizer
 from ._options import Option, PerHead, heads_option, learn_option
 from ._row_map import RowMap, row_map
-from ._rows import NEG_INF, below_top, finish, softmax_jacobian
+from ._rows import NEG_INF, below_top, finish, lowest, softmax_jacobian
 
 
 def sink_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -19,7 +19,7 @@ def sink_reference(logits: Tensor, params: Tensor) -> Tensor:
     offset, visible, top = below_top(logits)
     scores = torch.where(visible, scale * offset, NEG_INF)
     # Relative to the top of the keys, as they are: no number is large, unless the sink itself is.
-    extra = torch.broadcast_to(sink - scale * top, top.shape)
+    extra = torch.broadcast_to((sink - scale * top).clamp(max=-lowest(logits)), top.shape)
     return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], logits, params, visible, top)
 
 

@@ -177,6 +177,17 @@ def test_nan_and_overflow_spoil_their_row_only(spec: str, bad: float, steps: lis
     torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6, equal_nan=True)
 
 
+@pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5"])
+def test_what_masked_keys_hold_changes_nothing(spec: str) -> None:
+    """As in a cache whose unused places were never written."""
+    query, key, value = states(100)
+    mask = (torch.arange(100) < 70)[None, None, None]
+    want = attend(normalizer(spec), (query, key, value), mask)
+    for junk in (torch.nan, torch.inf):
+        key[:, :, 70:], value[:, :, 70:] = junk, junk
+        torch.testing.assert_close(attend(normalizer(spec), (query, key, value), mask), want, rtol=1e-5, atol=1e-6)
+
+
 def test_learned_values_are_read_at_every_step() -> None:
     made, inputs = normalizer("learned-temperature:t=0.5,heads=4"), states(50)
     before = attend(made, inputs)

@@ -181,6 +181,17 @@ def test_gradient_to_the_scale(name: str, scale: float) -> None:
     assert bool((gradients[1] != 0).any())
 
 
+@pytest.mark.parametrize("spec", [SCALED[0], *map(slow, SCALED[1:]), "asentmax:alpha=1.5,delta=0,beta=0"])
+def test_gaps_that_overflow(spec: str) -> None:
+    """Gradients to the scale, and a scale of 0, meet a gap of -inf."""
+    most = torch.finfo(torch.float32).max
+    rows = torch.tensor([[most, -most, 0, 1], [most, most, -most, -torch.inf], [0.5, -most, 0, -most]])
+    made, upstream = abbe.normalizer(spec), random_logits(3, 4, seed=1)
+    got, want = derivatives(made, rows, upstream), derivatives(in_float64(made), rows.double(), upstream)
+    for mine, exact in zip((*got[:2], *got[2]), (*want[:2], *want[2]), strict=True):
+        torch.testing.assert_close(mine, exact, rtol=1e-5, atol=64 * EPS)
+
+
 def test_no_rows() -> None:
     """As a compiled graph may call it; eager rows stay with the reference until there are enough of them."""
     empty, params = torch.empty(0, 5), torch.ones(1)

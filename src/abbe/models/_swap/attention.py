@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._attention.absent import are_finite, can_read
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, Softmax, step_attention
 from .._session.call import AttentionCall
@@ -24,7 +25,10 @@ KERNELS_FROM = 1 << 11
 def swapped_attention(call: RawCall, groups: Sequence[HeadGroup]) -> Tensor:
     if len(groups) == 1 and groups[0].normalizer is not None:
         if _is_plain_step(call):
-            return _one_query(groups[0].normalizer, call.query, call.key, call.value, call.mask, call.options.scale)
+            output = _one_query(groups[0].normalizer, call.query, call.key, call.value, call.mask, call.options.scale)
+            # NaN may come from a masked key, which counts as absent there; reading the output costs little.
+            if call.mask is None or are_finite(output):
+                return output
         return normalized_attention(groups[0].normalizer, call)
     own: Tensor | None = None
     if any(group.normalizer is None for group in groups):
@@ -57,7 +61,8 @@ def _is_plain_step(call: RawCall) -> bool:
     if query.shape[-2] != 1 or query.dtype not in (torch.float32, torch.float64) or torch.is_grad_enabled():
         return False
     bare = options.softcap is None and options.sink is None and options.position_bias is None and not options.dropout
-    return bare and (mask is None or mask.dtype == torch.bool) and not torch.is_autocast_enabled(query.device.type)
+    plain_mask = mask is None or (mask.dtype == torch.bool and can_read(query))
+    return bare and plain_mask and not torch.is_autocast_enabled(query.device.type)
 
 
 def _one_query(

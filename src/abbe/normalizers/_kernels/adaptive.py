@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..._kernels.compiled import kernel
-from ..._kernels.sums import BLOCK, Row, row_dot, sum_over_keys
-from ..._kernels.vector import NEG_INF, ONE, TINY, ZERO, f32, log, row_max, usable
+from ..._kernels.sums import BLOCK, Row, row_dot, row_sum, sum_over_keys
+from ..._kernels.vector import LARGEST, NEG_INF, ONE, TINY, ZERO, exp, f32, half_below, log, row_max, usable
 from .rows import backward_rows, forward_rows
 from .shaped import softmax_below, softmax_row, visible_count
 from .softmax import exponentials, multiply, scale_gradient
@@ -61,11 +61,11 @@ def deviation(row: Any, top: Any) -> Any:
     n = float(visible_count(row))
     mean = 0.0
     for j in range(row.shape[0]):
-        mean += float(row[j] - top) if row[j] > NEG_INF else 0.0
+        mean += 2.0 * half_below(row[j], top) if row[j] > NEG_INF else 0.0
     mean /= n
     variance = 0.0
     for j in range(row.shape[0]):
-        d = float(row[j] - top) - mean if row[j] > NEG_INF else 0.0
+        d = 2.0 * half_below(row[j], top) - mean if row[j] > NEG_INF else 0.0
         variance += d * d
     return mean, f32(np.sqrt(variance / n)), n
 
@@ -75,7 +75,12 @@ def deviation_forward(row: Any, top: Any, params: Any, out: Any) -> None:
     """params (gamma,)."""
     _, sd, _ = deviation(row, top)
     scale = ONE / min(sd, params[0]) if sd > TINY else ZERO
-    multiply(out, ONE / exponentials(row, top, scale, ZERO, out))
+    if scale < TINY and sd > ONE:  # the range may overflow, and still not decide
+        for j in range(row.shape[0]):
+            out[j] = exp(scale * half_below(row[j], top) * f32(2.0))
+        multiply(out, f32(1.0 / row_sum(out)))
+    else:
+        multiply(out, ONE / exponentials(row, top, scale, ZERO, out))
 
 
 @backward_rows()
@@ -90,5 +95,6 @@ def deviation_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any,
     to_scale = scale_gradient(grad, row, weights, dot, top) if TINY < sd < gamma else ZERO
     pull = to_scale * scale * scale * scale / n
     for j in range(row.shape[0]):
-        d = f32(float(row[j] - top) - mean) if row[j] > NEG_INF else ZERO
+        d = 2.0 * half_below(row[j], top) - mean if row[j] > NEG_INF else 0.0
+        d = f32(min(max(d, -LARGEST), LARGEST))
         out[j] = scale * weights[j] * (grad[j] - dot) - pull * d

@@ -29,6 +29,7 @@ from ..._kernels.vector import (
     row_max,
 )
 from .rows import backward_rows, forward_rows
+from .softmax import equal_weights
 from .thresholds import LANES, finish_gradient, lane_maxima, split_float32
 
 _SEGMENT = 8 * LANES  # a long row has lanes in each segment, so that a lane leads to few keys
@@ -191,6 +192,9 @@ def top_of_segments(row: Any, scratch: Any) -> Any:
 def forward(row: Any, top: Any, params: Any, out: Any, scratch: Any) -> None:
     lanes, near, packed, index = scratch
     keys, beta = row.shape[0], maximum(params[1], f32(1e-7))  # 1/beta is needed, and stays finite
+    if params[0] == ZERO:
+        equal_weights(row, out)
+        return
     # A key 1/beta below the top has no weight, wherever the threshold is.
     count = gather(row, top, params[0], ONE / beta, lanes, near, index)
     # The whole row in whole vectors: it is done in place, without a copy.

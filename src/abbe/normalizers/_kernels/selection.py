@@ -58,7 +58,8 @@ def lowest(row: Any) -> Any:
 @kernel
 def narrow(row: Any, mass: Any, target: Any, top: Any) -> Any:
     """(low, high]: the mass above low reaches the target, the mass above high (returned) does not, few lie between."""
-    low, high = unordered(ordered(lowest(row)) - 2), top  # 2 steps down: 0 and -0 are equal
+    # 2 steps down, as 0 and -0 are equal; below -inf the integers would be those of NaN
+    low, high = unordered(max(ordered(lowest(row)) - 2, ordered(NEG_INF))), top
     _, count_low = above(row, mass, low)
     have, count_high = 0.0, 0.0
     for step in range(_BY_VALUE + 33):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._kernels.compiled import inlined, kernel
 from ..._kernels.sums import BLOCK, LONG_BLOCK, Row, sum_over_keys
-from ..._kernels.vector import NEG_INF, ONE, TINY, ZERO, f32, maximum, minimum, row_max, usable
+from ..._kernels.vector import NEG_INF, ONE, TINY, ZERO, f32, half_below, maximum, minimum, row_max, usable
 from .rows import backward_rows, forward_rows
 from .softmax import exponentials, multiply
 
@@ -121,7 +121,7 @@ def low_and_high(row: Any) -> Any:
 def ratio_of(x: Any, low: Any, high: Any, inverse: Any) -> Any:
     """Exactly 1 for the highest key: its rounding error, times 1/(high - low), would give a single key a gradient."""
     below = x < high and inverse > ZERO
-    return ((x if x > NEG_INF else ZERO) - low) * inverse if below else ONE
+    return half_below(x if x > NEG_INF else ZERO, low) * inverse if below else ONE
 
 
 @forward_rows()
@@ -129,9 +129,9 @@ def self_adjusted_forward(row: Any, top: Any, params: Any, out: Any) -> None:
     low, high = low_and_high(row)
     softmax_below(row, top, out)
     if high - low > TINY:  # a row of zeros, where the ratio is 0/0, stays plain softmax
-        inverse = ONE / (high - low)
+        inverse = ONE / half_below(high, low)
         for j in range(out.shape[0]):
-            out[j] *= (row[j] - low) * inverse if row[j] > NEG_INF else ZERO
+            out[j] *= half_below(row[j], low) * inverse if row[j] > NEG_INF else ZERO
 
 
 @sum_over_keys(BLOCK, sums=4, rounded=False, within=inlined)
@@ -155,10 +155,10 @@ def self_adjusted_backward(grad: Any, row: Any, weights: Any, params: Any, out: 
     low, high = low_and_high(row)
     if not softmax_row(row, out):
         return
-    inverse = ONE / (high - low) if high - low > TINY else ZERO
+    inverse = ONE / half_below(high, low) if high - low > TINY else ZERO
     dot, to_low, to_high = self_adjusted_sums(row, grad, out, low, high, inverse)
     for j in range(row.shape[0]):
         ratio = ratio_of(row[j], low, high, inverse)
         moved = out[j] * grad[j] + (to_low if row[j] == low else ZERO) + (to_high if row[j] == high else ZERO)
         # Summed before the factor 1/(high - low), which would amplify each rounding error: a single key gets 0.
-        out[j] = out[j] * (grad[j] * ratio - dot) + moved * inverse
+        out[j] = out[j] * (grad[j] * ratio - dot) + moved * (f32(0.5) * inverse)

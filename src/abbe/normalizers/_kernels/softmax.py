@@ -6,7 +6,7 @@ from typing import Any
 
 from ..._kernels.compiled import inlined, kernel
 from ..._kernels.sums import BLOCK, LONG_BLOCK, Row, row_dot, row_sum, sum_over_keys
-from ..._kernels.vector import NEG_INF, ONE, ZERO, exp, f32, maximum, row_max
+from ..._kernels.vector import LARGEST, NEG_INF, ONE, ZERO, exp, f32, maximum, minimum, row_max
 from .rows import backward_rows, forward_rows
 
 
@@ -24,9 +24,20 @@ def multiply(out: Any, factor: Any) -> None:
         out[j] *= factor
 
 
+@kernel
+def equal_weights(row: Any, out: Any) -> None:
+    """The weights at a scale of 0, which times the infinite gap of an absent or very low key would be NaN."""
+    for j in range(row.shape[0]):
+        out[j] = ONE if row[j] > NEG_INF else ZERO
+    multiply(out, f32(1.0 / row_sum(out)))
+
+
 @forward_rows()
 def forward(row: Any, top: Any, params: Any, out: Any) -> None:
-    multiply(out, ONE / exponentials(row, top, params[0], ZERO, out))
+    if params[0] == ZERO:
+        equal_weights(row, out)
+    else:
+        multiply(out, ONE / exponentials(row, top, params[0], ZERO, out))
 
 
 @kernel
@@ -38,7 +49,7 @@ def centred(grad: Any, weights: Any, scale: Any, dot: Any, out: Any) -> None:
 @sum_over_keys(LONG_BLOCK)
 def scale_gradient(j: int, grad: Row, row: Row, weights: Row, dot: Any, top: Any) -> Any:
     """sum_j w_j (g_j - dot) (l_j - top) over visible keys: the gradient to a common scale of the row."""
-    offset = row[j] - top if row[j] > NEG_INF else ZERO
+    offset = maximum(row[j] - top, -LARGEST) if row[j] > NEG_INF else ZERO  # never infinite: 0 times that is NaN
     return weights[j] * (grad[j] - dot) * offset
 
 
@@ -48,7 +59,7 @@ def row_gradient(grad: Any, row: Any, weights: Any, scale: Any, out: Any, of_par
     dot = row_dot(weights, grad)
     centred(grad, weights, scale, dot, out)
     if of_params.shape[0] > 0:
-        top = maximum(row_max(row), f32(-3e38))  # a row without keys has no top, and -inf - -inf is NaN
+        top = maximum(row_max(row), -LARGEST)  # a row without keys has no top, and -inf - -inf is NaN
         of_params[0, 0] = scale_gradient(grad, row, weights, dot, top)
     return dot
 
@@ -60,7 +71,7 @@ def backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params
 
 @forward_rows()
 def sink_forward(row: Any, top: Any, params: Any, out: Any) -> None:
-    above = params[1] - params[0] * top
+    above = minimum(params[1] - params[0] * top, LARGEST)
     shift = maximum(above, ZERO)  # relative to the sink if it is the largest: its exponential could overflow
     total = exponentials(row, top, params[0], shift, out) + exp(above - shift)
     multiply(out, ONE / total)
@@ -77,5 +88,5 @@ def sink_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_p
         above = params[1] - params[0] * top
         lost = row_max(weights) * exp(above) if above < f32(40.0) else f32(1.0 - row_sum(weights))
         # Logits were scaled relative to their top, the sink was not: add the top's part of the scale gradient.
-        of_params[0, 0] += top * dot * lost
+        of_params[0, 0] += top * dot * lost if lost != ZERO else ZERO  # top * dot may be infinite
         of_params[0, 1] = -lost * dot

@@ -14,8 +14,9 @@ import numpy as np
 
 from ..._kernels.compiled import inlined, kernel
 from ..._kernels.sums import LONG_BLOCK, Row, sum_over_keys
-from ..._kernels.vector import NEG_INF, ONE, ZERO, above, f32, maximum, row_max
+from ..._kernels.vector import LARGEST, NEG_INF, ONE, ZERO, above, f32, maximum, row_max
 from .rows import backward_rows, forward_rows
+from .softmax import equal_weights
 
 LANES = 64  # four vectors of 512 bits: enough independent maxima to hide the latency of one
 _ROUNDS = 60  # of Newton; a handful is typical, the limit keeps a loop over bad rows finite
@@ -78,6 +79,9 @@ def sparsemax_threshold(row: Any, top: Any, scale: Any, tau: float) -> float:
 @forward_rows(scratch=lanes_scratch, top=top_of_lanes)
 def sparsemax_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
     scale = params[0]
+    if scale == ZERO:
+        equal_weights(row, out)
+        return
     # At -1 the top key alone has weight 1, so the root is not below; the lanes then bring tau near it.
     tau = sparsemax_threshold(lanes, top, scale, -1.0)
     high, low = split_float32(sparsemax_threshold(row, top, scale, tau))
@@ -110,6 +114,9 @@ def entmax15_threshold(row: Any, top: Any, half_scale: Any, tau: float) -> float
 @forward_rows(scratch=lanes_scratch, top=top_of_lanes)
 def entmax15_forward(row: Any, top: Any, params: Any, out: Any, lanes: Any) -> None:
     half_scale = _HALF * params[0]
+    if half_scale == ZERO:
+        equal_weights(row, out)
+        return
     # From -1, as in sparsemax.
     tau = entmax15_threshold(lanes, top, half_scale, -1.0)
     high, low = split_float32(entmax15_threshold(row, top, half_scale, tau))
@@ -136,7 +143,7 @@ def centre(grad: Any, scale: Any, out: Any) -> Any:
 
 @sum_over_keys(LONG_BLOCK, rounded=False, within=inlined)
 def dot_with_offsets(j: int, out: Row, row: Row, top: Any) -> Any:
-    return out[j] * (row[j] - top if row[j] > NEG_INF else ZERO)
+    return out[j] * (maximum(row[j] - top, -LARGEST) if row[j] > NEG_INF else ZERO)  # never infinite: 0 times it is NaN
 
 
 @kernel

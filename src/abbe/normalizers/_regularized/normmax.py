@@ -29,7 +29,7 @@ def normmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     beta = alpha - 1
     gap, visible, top = below_top(logits)
     some = visible.any(-1, keepdim=True)
-    z = gap / beta
+    z = gap.clamp(min=-2) / beta  # a gap of 1 has no weight, and a large one over a small beta would overflow
 
     def sums(s: Tensor, z: Tensor, alpha: Tensor) -> tuple[Tensor, Tensor]:
         u, above = powers_below(z, alpha - 1, s, visible)

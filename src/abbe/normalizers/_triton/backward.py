@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import load_tile, program_rows, row_max, row_params, row_sum, store_tile
+from .tiles import LOWEST, load_tile, program_rows, row_max, row_params, row_sum, store_tile
 
 TINY = tl.constexpr(1e-37)  # smaller weights count as 0 where their logarithm or power is needed
 
@@ -52,7 +52,7 @@ def alpha_terms(w, centred, beta, s):
 @triton.jit
 def scale_terms(u, centred, x, top):
     """u (grad - mean) (logit - top): the sum does not depend on the top, which keeps the terms small."""
-    return u * centred * tl.where(x > float("-inf"), x - top, 0.0)
+    return u * centred * tl.where(x > float("-inf"), tl.maximum(x - top, LOWEST), 0.0)  # 0 times -inf is NaN
 
 
 @triton.jit

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .tiles import load_tile, log1p, program_rows, row_max, row_params, row_sum, store_tile
+from .tiles import LOWEST, load_tile, log1p, program_rows, row_max, row_params, row_sum, store_tile
 
 ROUNDS = tl.constexpr(60)  # at most: a handful is typical, the limit keeps a loop over bad rows finite
 SETTLED = tl.constexpr(6e-8)  # half an eps, of the sum of a row
@@ -23,7 +23,7 @@ LEAST_BETA = tl.constexpr(1e-7)  # 1/beta must stay finite; entmax is softmax to
 @triton.jit
 def gaps(x, top, factor, far):
     """factor (x - top), in this order: exact for logits of any size. An absent key is off every support."""
-    return tl.where(x > float("-inf"), factor * (x - top), far)
+    return tl.where(x > float("-inf"), factor * tl.maximum(x - top, LOWEST), far)  # a factor of 0 times -inf is NaN
 
 
 @triton.jit

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+LOWEST = tl.constexpr(-3.4e38)  # in place of -inf, the gap of two logits whose difference overflows
+
 
 @triton.jit
 def program_rows(rows, keys, ROWS: tl.constexpr):
