@@ -125,7 +125,7 @@ NAMES = {
     "abbe.studies._cost.rates": "OPERATIONS Rates TRAFFIC",
     "abbe.studies._diff.fitted": "fitted_rows",
     "abbe.studies._diff.paired": "difference_table paired_p q_values",
-    "abbe.studies._engine.calibrated": "kept_alpha learnable",
+    "abbe.studies._engine.calibrated": "learnable",
     "abbe.studies._engine.capacity.curve": "Curve trace",
     "abbe.studies._engine.capacity.intervals": "crossings engine_interval=interval least_whole whole_interval",
     "abbe.studies._engine.capacity.search": "COARSE EXACT Sizes bracket is_monotone search",

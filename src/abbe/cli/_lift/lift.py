@@ -10,7 +10,7 @@ from .._study import AnyResult, Subject, study
 EXAMPLES = (
     "abbe lift",
     "abbe lift smollm2 --text book.txt --max-loss 0.5% --budget 30m --out lifted",
-    "abbe lift smollm2 --text book.txt --goal loss --with softmax --with entmax:alpha=1.25,learn=false",
+    "abbe lift smollm2 --text book.txt --goal loss --with softmax --with entmax:alpha=1.25",
     "abbe lift smollm2 --text book.txt --goal retrieval --lengths 2048,4096,7900 --max-loss 0.2% --budget 3h",
 )
 
