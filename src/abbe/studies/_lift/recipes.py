@@ -31,8 +31,8 @@ class Tried:
     name: str
     recipe: tuple[tuple[int, str], ...]
     steps: int
-    rise: float
-    rise_high: float  # upper end of its interval
+    rise: float  # of the loss, over the baseline or its control, whichever is larger
+    rise_high: float  # upper end of the interval, likewise
     gain: float
 
 
