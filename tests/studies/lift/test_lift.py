@@ -104,6 +104,9 @@ def test_plans_are_chosen_and_judged_beside_softmax_tuned_the_same_way() -> None
     assert plan["control_rise"] == pytest.approx(plan["loss"] / control["loss"] - 1)
     numbers = result.findings[0].numbers
     assert numbers["rise of the loss over softmax, tuned the same way, to"] == plan["control_rise_high"]
+    said = [" over softmax tuned the same way" in finding.sentence for finding in result.findings[:1]]
+    said.append("fitted and not tuned" not in result.findings[1].sentence)
+    assert said == [chosen["steps"] > 0] * 2
 
 
 def _worst(row: dict[str, Any], name: str) -> float:

@@ -22,7 +22,9 @@ def lift(
     goal: Annotated[
         str, setting("sparse: exact zeros at little loss; loss: a lower loss; retrieval: pass keys in long texts.")
     ] = "sparse",
-    max_loss: Annotated[str, setting("Largest rise of the loss over the model and over softmax tuned the same way.")] = "0.5%",
+    max_loss: Annotated[
+        str, setting("Largest rise of the loss over the model and over softmax tuned the same way.")
+    ] = "0.5%",
     budget: Annotated[str, setting("Time limit of the search, such as 90s, 20m or 2h, or none.")] = "20m",
     normalizers: Annotated[
         list[str] | None,

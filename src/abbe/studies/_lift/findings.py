@@ -11,6 +11,7 @@ import polars as pl
 from ...words.finding import Fact, Finding
 from ...words.names import BASELINE
 from ...words.numbers import percent, sentence, with_interval
+from .recipes import Tried
 from .rule import CONTROL, PLAN, Decision
 from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
 
@@ -21,11 +22,13 @@ _BUDGET_RULE = (
 
 
 def findings(
-    decision: Decision, plan: str, table: pl.DataFrame, scan: pl.DataFrame, settings: LiftSettings, rule: str,
+    decision: Decision, winner: Tried, table: pl.DataFrame, scan: pl.DataFrame, settings: LiftSettings, rule: str,
     cut: Sequence[str],
 ) -> tuple[Finding, ...]:  # fmt: skip
+    is_tuned = winner.steps > 0 or settings.goal == RETRIEVAL  # else the control is the model itself
     rows = {row["contender"]: row for row in table.to_dicts()}
-    sentences = [_verdict(decision, plan, rows, settings, rule), _beside(rows, settings), *_scan(scan)]
+    verdict = _verdict(decision, winner.name, rows, settings, rule, is_tuned)
+    sentences = [verdict, _beside(rows, settings, is_tuned), *_scan(scan)]
     if cut:
         more = f"; and {len(cut) - 3} more" if len(cut) > 3 else ""
         words = f"The budget cut the search short: {'; '.join(cut[:3])}{more}."
@@ -34,14 +37,15 @@ def findings(
 
 
 def _verdict(
-    decision: Decision, plan: str, rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings, rule: str
-) -> Finding:
+    decision: Decision, plan: str, rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings, rule: str,
+    is_tuned: bool,
+) -> Finding:  # fmt: skip
     rise = f"loss {with_interval(*decision.rises[BASELINE], _signed)}"
     longer = {n: rises[BASELINE] for n, rises in decision.longer.items() if math.isfinite(rises[BASELINE][0])}
     more = [f"{with_interval(*one, _signed)} at {n:,}" for n, one in longer.items()]
     if more:
         rise += f" at {settings.length:,} tokens and {', '.join(more)}"
-    if CONTROL in decision.rises:
+    if is_tuned and CONTROL in decision.rises:
         rise += f", and {with_interval(*decision.rises[CONTROL], _signed)} over {_control_name(settings)}"
     effect = f"{_effect(rows, decision, settings)}, {rise}"
     if decision.lifted:
@@ -63,11 +67,13 @@ def _effect(rows: Mapping[str, Mapping[str, Any]], decision: Decision, settings:
     return f"finds {share} of the pass keys (baseline {before}, {with_interval(*decision.gains[BASELINE], _signed)})"
 
 
-def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings) -> Finding:
+def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings, is_tuned: bool) -> Finding:
     """The fair control, and what else changed."""
     mine, baseline = rows[PLAN], rows[BASELINE]
     words = []
-    if CONTROL in rows:
+    if CONTROL in rows and not is_tuned:
+        words.append("The plan was fitted and not tuned, so its control is the model itself")
+    elif CONTROL in rows:
         control = rows[CONTROL]
         rise = with_interval(control["rise"], control["rise_low"], control["rise_high"], _signed)
         words.append(sentence(f"{_control_name(settings)} changes the loss by {rise}"))

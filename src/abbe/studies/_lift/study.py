@@ -268,7 +268,7 @@ class _Job(Job[LiftSettings]):
             },
             "skipped": [*self.left_out, *self.fit.skipped, *self.choose.skipped, *judging.skipped],
         }
-        sentences = findings(decision, winner.name, table, tables["scan"], self.settings, self.rule, cuts)
+        sentences = findings(decision, winner, table, tables["scan"], self.settings, self.rule, cuts)
         manifest = finished_manifest(facts, self.records.parts, {"total": time.perf_counter() - self.started})
         result = Lift(
             decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,
