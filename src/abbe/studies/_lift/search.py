@@ -240,7 +240,8 @@ class Search:
         )
         for column, estimate in rises.items():
             self.plans[-1] |= with_ends(column, estimate)
-        worst = max(one[0] if math.isfinite(one[0]) else math.inf for one in rises.values())
+        over = [rise] if self.settings.goal == LOSS else rises.values()
+        worst = max(one[0] if math.isfinite(one[0]) else math.inf for one in over)
         high = max(math.inf if one[2] is None else one[2] for one in rises.values())
         return Tried(name, tuple(sorted(plan.recipe.items())), steps, worst, high, gain)
 
