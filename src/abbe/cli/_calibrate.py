@@ -8,7 +8,7 @@ from ._options import Queries, count_or_all, setting, with_option
 from ._study import AnyResult, Subject, study
 
 EXAMPLES = (
-    "abbe calibrate --with entmax:alpha=1.5,learn=false",
+    "abbe calibrate --with entmax:alpha=1.5",
     "abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50 --out fitted",
     "abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32' --figures figures",
 )
@@ -20,8 +20,8 @@ def calibrate(
     normalizer: Annotated[
         str,
         with_option(
-            "The normalizer, or 'PATTERN=SPEC; ...' for some layers or heads; add learn=false to keep its "
-            "parameters and fit only temperatures."
+            "The normalizer, or 'PATTERN=SPEC; ...' for some layers or heads; add learn=true to fit its "
+            "parameters as well as temperatures."
         ),
     ],
     subject: Subject,
@@ -34,7 +34,7 @@ def calibrate(
     steps: Annotated[int, setting("Maximum number of steps of the fit.")] = 20,
     finetune: Annotated[int, setting("Then fine-tune the same parameters on the loss for this many steps.")] = 0,
 ) -> AnyResult:
-    """Swap a normalizer in and fit its temperature, alpha, ... head by head to the outputs of the unchanged model."""
+    """Swap a normalizer in and fit its temperature head by head to the outputs of the unchanged model."""
     from .. import studies
 
     return studies.calibrate(

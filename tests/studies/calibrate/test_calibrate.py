@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import normalizer_cases
 import polars as pl
 import pytest
 import tiny_models
@@ -62,7 +63,7 @@ def set_values(made: abbe.Normalizer, values: dict[str, list[float]]) -> None:
 def test_a_planted_temperature_is_found(family: str) -> None:
     rows = next(iter(rows_of(tiny_runs.model(family)).values()))
     wanted = [-1.2, -0.3, 0.4, 1.1]
-    for spec in ("sparsemax", "topk:k=5", "entmax:alpha=1.5,learn=false"):
+    for spec in ("sparsemax", "topk:k=5", "entmax:alpha=1.5"):
         target = planted(rows, learnable(spec), t=wanted)
         made = for_heads(learnable(spec), 4)
         fitted = fit(made, target, 30)
@@ -73,7 +74,7 @@ def test_a_planted_temperature_is_found(family: str) -> None:
 def test_planted_temperature_and_alpha_are_found_together() -> None:
     rows = next(iter(rows_of(tiny_runs.model(), queries="all").values()))
     t, alpha = [-0.8, -0.2, 0.3, 0.7], [1.2, 1.8, 1.35, 1.6]
-    spec = learnable("entmax:alpha=1.5")
+    spec = learnable("entmax:alpha=1.5,learn=true")
     target = planted(rows, spec, t=t, alpha=alpha)
     made = for_heads(spec, 4)
     fit(made, target, 40)
@@ -84,8 +85,8 @@ def test_planted_temperature_and_alpha_are_found_together() -> None:
 def test_a_planted_sink_is_found() -> None:
     rows = next(iter(rows_of(tiny_runs.model(), queries="all").values()))
     t, b = [-0.5, 0.2, 0.4, 0.0], [1.0, -1.0, 2.5, 0.5]
-    target = planted(rows, learnable("sink:b=0"), t=t, b=b)
-    made = for_heads(learnable("sink:b=0"), 4)
+    target = planted(rows, learnable("sink:b=0,learn=true"), t=t, b=b)
+    made = for_heads(learnable("sink:b=0,learn=true"), 4)
     fit(made, target, 40)
     assert values_of(made)["t"] == pytest.approx(t, abs=0.02)
     assert values_of(made)["b"] == pytest.approx(b, abs=0.05)
@@ -156,7 +157,7 @@ def test_a_short_text_is_shared_out_and_said() -> None:
 
 
 def test_losses_are_those_of_the_swapped_model_and_intervals_are_paired(tmp_path: Path) -> None:
-    calibration = calibrate("entmax:alpha=1.5,learn=false", folder=tmp_path / "out", finetune=3)
+    calibration = calibrate("entmax:alpha=1.5", folder=tmp_path / "out", finetune=3)
     model = tiny_runs.model()
     spans = calibration.manifest["held_out"]
     cut = cut_windows(tiny_runs.TEXT, [40], 5, 0, tokenizer=model.tokenizer)
@@ -201,7 +202,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.slow
 def test_fine_tuning_that_was_stopped_ends_as_if_it_was_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state of Adam is kept, too; it is written every five steps."""
-    options = {"spec": "entmax:alpha=1.5", "steps": 3, "finetune": 12}
+    options = {"spec": "entmax:alpha=1.5,learn=true", "steps": 3, "finetune": 12}
     whole = calibrate(folder=tmp_path / "whole", **options)
     real, left = _calibrate_tune._loss, [8]
 
@@ -323,20 +324,35 @@ def test_an_encoder_is_fitted_but_has_no_loss(family: str) -> None:
 def test_what_is_fitted() -> None:
     assert learnable("softmax") == "scaled:of=softmax,t=0,learn=true"
     assert learnable("topk:k=7") == "scaled:of=topk:k=7,t=0,learn=true"
-    assert learnable("entmax:alpha=1.3") == "scaled:of=(entmax:alpha=1.3,learn=true),t=0,learn=true"
-    assert learnable("entmax:alpha=1.3,learn=false") == "scaled:of=(entmax:alpha=1.3,learn=false),t=0,learn=true"
-    assert learnable("entmax:alpha=2") == "scaled:of=entmax:alpha=2,t=0,learn=true"  # cannot leave the edge
-    assert learnable("ssmax:s=0.4") == "ssmax:s=0.4,learn=true"
+    assert learnable("entmax:alpha=1.3,learn=true") == "scaled:of=(entmax:alpha=1.3,learn=true),t=0,learn=true"
+    assert learnable("ssmax:s=0.4") == "scaled:of=ssmax:s=0.4,t=0,learn=true"
+    assert learnable("ssmax:s=0.4,learn=true") == "ssmax:s=0.4,learn=true"  # it learns a scale already
     assert learnable("learned-temperature") == "learned-temperature"
     assert learnable("scaled:of=sparsemax,t=1") == "scaled:of=sparsemax,t=1,learn=true"
-    assert learnable("hybrid:a=sink:b=2,b=sparsemax") == (
-        "scaled:of=(hybrid:a=(sink:b=2,learn=true),b=sparsemax,learn=true),t=0,learn=true"
+    assert learnable("hybrid:a=(sink:b=2,learn=true),b=sparsemax") == (
+        "scaled:of=(hybrid:a=(sink:b=2,learn=true),b=sparsemax),t=0,learn=true"
     )
-    for spec in ("entmax:alpha=1.3", "hybrid:a=sink:b=2,b=sparsemax", "asentmax"):
-        logits = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(0))
-        torch.testing.assert_close(
-            abbe.normalizer(learnable(spec))(logits), abbe.normalizer(spec)(logits), atol=1e-5, rtol=1e-4
-        )
+
+
+FREE_OF_LEARNING = [case.spec for case in normalizer_cases.CASES if "learn" not in case.spec]
+
+
+@pytest.mark.parametrize("spec", FREE_OF_LEARNING)
+def test_a_spec_means_what_it_says(spec: str) -> None:
+    """Only a temperature is free, and where it starts the weights are those of the spec."""
+    made = abbe.normalizer(learnable(spec))
+    assert list(values_of(made)) == ["t"]
+    logits = torch.randn(3, 4, 9, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(made(logits), abbe.normalizer(spec)(logits), atol=1e-5, rtol=1e-4)
+
+
+def test_alpha_stays_as_written_and_zeros_stay() -> None:
+    calibration = calibrate("entmax:alpha=1.5", held_out=6, windows=3, length=20)
+    assert set(calibration.parameters["parameter"]) == {"t"}
+    assert set(calibration.table["spec"]) == {"scaled:of=entmax:alpha=1.5,t=0,learn=true,heads=4"}
+    assert not any(finding.topic == "softmax again" for finding in calibration.findings)
+    # Part of the identity: a folder in which something else was fitted is another run.
+    assert calibration.manifest["settings"]["fitted"] == "scaled:of=entmax:alpha=1.5,t=0,learn=true"
 
 
 @pytest.mark.parametrize(
@@ -367,12 +383,15 @@ def test_more_refusals(tmp_path: Path) -> None:
     with pytest.raises(abbe.AbbeError, match="room for 1 window of 40 tokens"):
         abbe.calibrate(tiny_runs.model(), tiny, normalizer="sparsemax", **QUICK)
     calibrate(folder=tmp_path)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: spec\)"):
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: spec, fitted\)"):
         calibrate("topk:k=3", folder=tmp_path)
 
 
 @pytest.mark.slow
-def test_a_free_alpha_goes_back_to_softmax_and_this_is_said() -> None:
-    calibration = calibrate("entmax:alpha=1.5", steps=40, queries="all")
-    assert calibration.parameters.filter(parameter="alpha")["value"].max() < 1.01
-    assert "alpha as given" in calibration.findings[-1].sentence
+def test_a_free_alpha_goes_back_to_softmax_and_this_is_said_first() -> None:
+    for finetune in (0, 2):
+        calibration = calibrate("entmax:alpha=1.5,learn=true", steps=40, queries="all", finetune=finetune)
+        assert calibration.parameters.filter(parameter="alpha")["value"].max() < 1.05
+        first = calibration.findings[0]
+        assert first.sentence.startswith("All 8 heads are softmax again: on average, alpha from 1.50 to 1.0")
+        assert first.numbers["zeros_after"] < 0.05 < 0.3 < first.numbers["zeros_before"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from compare_runs import QUICK, made, row, word_model
-from inside import PromptMaker, calibrated, halves, kept_alpha
+from inside import PromptMaker, halves
 from inside import compare_work as study
 from needle_models import TEXT
 
@@ -84,26 +84,8 @@ def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytes
     assert any(why.startswith("sparsemax, calibrated: length 40") for why in comparison.manifest["skipped"])
 
 
-@pytest.mark.parametrize(
-    ("spec", "asked"),
-    [
-        ("entmax:alpha=1.5", "entmax:alpha=1.5,learn=false"),
-        ("asentmax", "asentmax:learn=false"),
-        ("hybrid:a=softmax,b=(entmax:alpha=1.5)", "hybrid:a=softmax,b=(entmax:alpha=1.5,learn=false)"),
-        ("entmax:alpha=1.5,learn=true", "entmax:alpha=1.5,learn=true"),
-        ("topk:k=2", "topk:k=2"),
-    ],
-)
-def test_calibration_keeps_alpha_unless_told_to_learn_it(
-    spec: str, asked: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert kept_alpha(spec) == asked
-    seen: list[str] = []
-
-    def calibrate(_model: object, _text: object, *, normalizer: str, **_options: object) -> Any:
-        seen.append(normalizer)
-        return SimpleNamespace(file=tmp_path, manifest={"skipped": []})
-
-    monkeypatch.setattr(studies, "calibrate", calibrate, raising=False)
-    calibrated(word_model(), spec, spec, TEXT, length=8, windows=1, seed=0, folder=tmp_path)
-    assert seen == [asked]
+def test_calibration_keeps_alpha_unless_told_to_learn_it(tmp_path: Path) -> None:
+    specs = ["entmax:alpha=1.5", "entmax:alpha=1.5,learn=true"]
+    made(calibrate=True, normalizers=specs, folder=tmp_path)
+    fitted = [set(abbe.open(folder).parameters["parameter"]) for folder in sorted((tmp_path / "calibrated").iterdir())]
+    assert fitted == [{"t"}, {"t", "alpha"}]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,19 +13,20 @@ import planted_capacity
 import pytest
 import torch
 from inside import (
-    CHECKED,
     JUDGED,
     SEARCHED,
     Portion,
+    Tried,
     answers,
+    best,
     judged_lengths,
     lift_DECOYS,
+    lift_schedule,
     lift_thirds,
     pass_keys,
-    read_json,
-    write_json,
 )
 from needle_models import TEXT as PROSE
+from test_lift_rule import SETTINGS
 
 import abbe
 
@@ -78,24 +80,55 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
     assert result.manifest["cut"] == []
 
 
-@pytest.mark.slow
-def test_a_folder_that_names_the_control_as_earlier_versions_did_is_resumed(tmp_path: Path) -> None:
-    first = planted(folder=tmp_path)
-    for part in ("judged-speed", "judged-sensitivity"):
-        path = tmp_path / "parts" / f"{part}.json"
-        content = read_json(path)
-        block = content.pop(CHECKED)
-        former = json.loads(json.dumps(content).replace("softmax, tuned the same way", "softmax tuned alike"))
-        assert former != content
-        write_json(path, former, run=block["run"], part=block["part"])
-    assert planted(folder=tmp_path).table.equals(first.table, null_equal=True)
-
-
 def test_a_model_that_nothing_helps_is_not_lifted() -> None:
     result = abbe.lift(planted_capacity.model(16), TEXT, **PLANTED)
     assert not result.lifted
     assert result.findings[0].sentence.startswith("Nothing tried here helps this model. Nearest came layers.0=topk:k=4")
-    assert "the loss may rise by more than 0.5 %" in result.findings[0].sentence
+    assert "the loss may rise by more than 0.5 % over the baseline" in result.findings[0].sentence
+
+
+def test_plans_are_chosen_and_judged_beside_softmax_tuned_the_same_way() -> None:
+    """Of the tuned plans, the search knows what each costs over softmax with the same steps in the same layers."""
+    result = abbe.lift(compare_runs.word_model(), PROSE, **QUICK)
+    for row in result.plans.to_dicts():
+        assert (row["control_rise"] is None) is (row["steps"] == 0)
+    settings = dataclasses.replace(SETTINGS, max_loss=0.005)
+    tried = [
+        Tried(row["plan"], (), row["steps"], *(_worst(row, f"rise{end}") for end in ("", "_high")), row["gain"])
+        for row in result.plans.to_dicts()
+    ]
+    (chosen,) = result.plans.filter("chosen").to_dicts()
+    assert (chosen["plan"], chosen["steps"]) == (best(tried, settings).name, best(tried, settings).steps)
+    _, control, plan = result.table.to_dicts()
+    assert control["control_rise"] is None
+    assert plan["control_rise"] == pytest.approx(plan["loss"] / control["loss"] - 1)
+    numbers = result.findings[0].numbers
+    assert numbers["rise of the loss over softmax, tuned the same way, to"] == plan["control_rise_high"]
+    said = [" over softmax tuned the same way" in finding.sentence for finding in result.findings[:1]]
+    said.append("fitted and not tuned" not in result.findings[1].sentence)
+    assert said == [chosen["steps"] > 0] * 2
+
+
+def _worst(row: dict[str, Any], name: str) -> float:
+    return max(row[one] for one in (name, f"control_{name}") if row[one] is not None)
+
+
+@pytest.mark.parametrize("seconds", [(500.0, 500.0, 500.0, 1e-3, 500.0), (10.0,) * 5])
+def test_a_budget_that_is_not_reached_changes_nothing_on_a_busy_machine(
+    seconds: tuple[float, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Passes are timed while others use the machine, some of them or all: ten seconds each would just fit."""
+    options: dict[str, Any] = {"steps": 0, "prompts": 4}
+    quiet = planted(**options)
+    clock = iter([time for taken in seconds for time in (0.0, taken)])
+    monkeypatch.setattr(lift_schedule, "perf_counter", lambda: next(clock))
+    for _ in range(2):  # the second call resumes the first
+        busy = planted(budget="2h", folder=tmp_path, **options)
+        assert busy.manifest["cut"] == []
+        assert not any(finding.topic == "budget" for finding in busy.findings)
+        assert (busy.plan, busy.lifted) == (quiet.plan, quiet.lifted)
+        assert busy.plans.equals(quiet.plans, null_equal=True)
+        assert busy.scan.equals(quiet.scan, null_equal=True)
 
 
 @pytest.mark.slow
@@ -117,11 +150,14 @@ def test_the_same_steps_give_the_same_result(goal: str, tmp_path: Path) -> None:
 def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("abbe.studies._lift.study._seconds_of_a_pass", lambda *_: 1e-9)
+    monkeypatch.setattr(lift_schedule, "perf_counter", lambda: 0.0)
     options = QUICK | {"budget": 1e-3, "folder": tmp_path}
     result = abbe.lift(compare_runs.word_model(), PROSE, **options)
     assert (result.scan.height, result.plans.height) == (1, 1)
-    assert all(line.startswith("time was up before ") for line in result.manifest["cut"])
+    scan, *plans = result.manifest["cut"]
+    assert scan.startswith("the time for the scan was up before ")
+    assert plans
+    assert all(line.startswith("time was up before ") for line in plans)
     again = abbe.lift(compare_runs.word_model(), PROSE, **options)
     assert again.plans.equals(result.plans, null_equal=True)
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inside import (
+    SWAPPED,
     LiftCell,
     Load,
     Sealed,
@@ -16,9 +19,12 @@ from inside import (
     for_next_round,
     full,
     layer_groups,
+    lift_schedule,
     nested_recipes,
     passes,
     recipe_name,
+    reserves,
+    seconds_of_a_pass,
     thinned,
     what_was_cut,
 )
@@ -88,6 +94,14 @@ def test_chosen_is_the_largest_gain_within_the_loss_else_the_nearest() -> None:
     assert best([bad, tried("nearer", 0.1, 0.5)], SETTINGS).name == "nearer"
 
 
+def test_for_the_loss_the_lowest_of_those_that_are_clearly_lower_is_chosen() -> None:
+    softmax, mixed = tried("softmax", -0.008, 0.0, high=-0.003), tried("mixed", -0.009, 0.0, high=0.003)
+    assert best([mixed, softmax], for_goal("loss")).name == "softmax"  # no better than its control, perhaps
+    clear = tried("clear", -0.013, 0.0, high=-0.001)
+    assert best([mixed, softmax, clear], for_goal("loss")).name == "clear"
+    assert best([mixed], for_goal("loss")).name == "mixed"
+
+
 def test_without_a_budget_everything_is_done_and_nothing_cut() -> None:
     schedule = fitting(LOAD, 100.0, None)
     assert schedule == full(LOAD)
@@ -105,6 +119,24 @@ def test_a_budget_makes_the_search_smaller_until_it_fits_and_says_so() -> None:
 def test_a_budget_without_room_for_one_candidate_is_refused() -> None:
     with pytest.raises(abbe.AbbeError, match=r"the budget of 10 s is too small for one candidate: about .* are needed"):
         fitting(LOAD, 1.0, 10.0)
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-3, 1e6), st.builds(Load, *[st.integers(1, 40)] * 5, *[st.floats(0, 1e4)] * 3))
+def test_what_is_kept_for_later_is_a_bounded_share_of_the_budget(a_pass: float, budget: float, load: Load) -> None:
+    """However slow the timed passes were, a stage is cut only after half of the budget, plans after two thirds."""
+    kept = reserves(full(load), load, a_pass, budget)
+    shares = {"learning": 1 / 2, "scan": 2 / 5, "plans": 1 / 3}
+    assert all(kept[stage] <= share * budget for stage, share in shares.items())
+    assert kept["plans"] <= SWAPPED * load.judged_passes * a_pass
+    assert kept["plans"] <= kept["scan"] + 1 / 3 * budget
+
+
+def test_the_best_of_several_passes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([0.0, 90.0, 90.0, 160.0, 160.0, 160.5, 200.0, 290.0, 300.0, 301.0])
+    monkeypatch.setattr(lift_schedule, "perf_counter", lambda: next(ticks))
+    passed: list[None] = []
+    assert seconds_of_a_pass(lambda: passed.append(None)) == 0.5
+    assert len(passed) == 5
 
 
 def test_the_parts_of_a_text_share_nothing_and_draw_apart() -> None:

@@ -21,7 +21,7 @@ JUDGED = {"loss": 3.0, "zeros": 0.0, "active": 128.0, "effective_tokens": 12.0, 
 
 def made_up(goal: str = "sparse") -> Lift:
     """Two layers under two candidates; a plan and a mixed one, the first tuned and judged."""
-    spec = "entmax:alpha=1.5,learn=false"
+    spec = "entmax:alpha=1.5"
     scan = [
         {"layers": str(layer), "first": layer, "last": layer, "normalizer": one, "harm": harm, "gain": 0.5,
          "zeros": 0.9, "effective_tokens": 5.0, "effective_tokens_baseline": 8.0, "sensitivity_ratio": 0.5}
@@ -79,7 +79,7 @@ def rows_of_panel(chart: dict[str, Any], title: str) -> list[dict[str, Any]]:
 
 def test_the_map_has_a_cell_for_each_layer_and_normalizer_that_was_measured() -> None:
     cells = rows_of_panel(scan_chart(made_up()), "rise of the loss (%)")
-    values = {(row["layers"], row["shown"]): row["value"] for row in cells}
+    values = {(row["layers"], row["normalizer"]): row["value"] for row in cells}
     expected = {("0", "entmax:alpha=1.5"): 1.2, ("1", "entmax:alpha=1.5"): -0.4, ("0", "topk:k=4"): 0.2}
     assert values == pytest.approx(expected)
 

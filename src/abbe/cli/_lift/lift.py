@@ -10,7 +10,7 @@ from .._study import AnyResult, Subject, study
 EXAMPLES = (
     "abbe lift",
     "abbe lift smollm2 --text book.txt --max-loss 0.5% --budget 30m --out lifted",
-    "abbe lift smollm2 --text book.txt --goal loss --with softmax --with entmax:alpha=1.25,learn=false",
+    "abbe lift smollm2 --text book.txt --goal loss --with softmax --with entmax:alpha=1.25",
     "abbe lift smollm2 --text book.txt --goal retrieval --lengths 2048,4096,7900 --max-loss 0.2% --budget 3h",
 )
 
@@ -22,7 +22,9 @@ def lift(
     goal: Annotated[
         str, setting("sparse: exact zeros at little loss; loss: a lower loss; retrieval: pass keys in long texts.")
     ] = "sparse",
-    max_loss: Annotated[str, setting("Largest relative rise of the loss allowed, such as 0.5%.")] = "0.5%",
+    max_loss: Annotated[
+        str, setting("Largest rise of the loss over the model and over softmax tuned the same way.")
+    ] = "0.5%",
     budget: Annotated[str, setting("Time limit of the search, such as 90s, 20m or 2h, or none.")] = "20m",
     normalizers: Annotated[
         list[str] | None,

@@ -58,12 +58,13 @@ class Job:
             self._share_layers(open_tap, watch)
             groups = self._fitted(open_tap, pass_seconds, watch)
         normalizers = {group.pattern: group.normalizer for group in groups}
+        fitted = layers.parameters_table(groups)  # now: fine-tuning changes them
         self._share_losses(normalizers, watch)
         leave_to_merge()
         losses = self._losses(normalizers, watch)
         groups = self._judged(groups, watch) if self.settings.finetune else groups
         heads, parameters = layers.heads_table(groups), layers.parameters_table(groups)
-        fitted, level = set(parameters["parameter"]), self.settings.base.level
+        level = self.settings.base.level
         folder, name = self.parts.folder, TUNED if self.settings.finetune else CALIBRATED
         calibration = Calibration(
             spec=self.settings.rules,

@@ -18,6 +18,7 @@ from ...models import plan
 from ...normalizers import Normalizer
 from ...results import Result, as_rows, as_text, read_content, tables_from
 from ...words.finding import Finding, findings_from
+from .._engine.calibrated import learnable_rules
 from .._engine.settings import Settings
 
 CALIBRATED, TUNED, FINDINGS = "calibrated.safetensors", "tuned.safetensors", "calibration.json"
@@ -50,7 +51,9 @@ class CalibrationSettings:
         base = self.base.as_json()
         shared = {key: base[key] for key in ("queries", "seed", "level", "resamples")}
         counts = {key: getattr(self, key) for key in ("windows", "held_out", "steps", "finetune")}
-        return {"spec": _plain(self.rules), "length": self.base.lengths[0]} | counts | shared
+        # What is fitted is not in the spec: a folder of a version that fitted something else is another run.
+        spec = {"spec": _plain(self.rules), "fitted": learnable_rules(self.rules)}
+        return spec | {"length": self.base.lengths[0]} | counts | shared
 
 
 def _plain(rules: str | Mapping[str, str]) -> str | dict[str, str]:

@@ -1,4 +1,4 @@
-"""calibrate: after a swap, fit every head's temperature and other learnable parameters to the baseline's outputs.
+"""calibrate: after a swap, fit every head's temperature, and what the spec lets learn, to the baseline's outputs.
 
 text -> windows, some held out -> rows of the original model -> fit, layer by layer -> losses on the held-out windows ->
 optionally fine-tuning of the same few numbers.
@@ -39,9 +39,10 @@ def calibrate(
 ) -> Calibration:  # fmt: skip
     """Give a model another normalizer, fitted head by head to the attention outputs of the baseline.
 
-    Each head gets a scale for its logits and a value for every learnable parameter (alpha, b, beta, ...), unless the
-    spec says learn=false. They minimise the squared difference from the original output of the head, on the original
-    model's logits and values. An encoder is fitted likewise, but has no loss and cannot be fine-tuned.
+    Each head gets a temperature. Its other parameters (alpha, b, beta, ...) stay as the spec has them; only those of a
+    normalizer with learn=true are fitted, too. The fit minimises the squared difference from the original output of the
+    head, on the original model's logits and values. An encoder is fitted likewise, but has no loss and cannot be
+    fine-tuned.
 
     Args:
         model, text: as for `diagnose`.

@@ -16,7 +16,6 @@ from ..._errors import AbbeError
 from ...models import FILE_PREFIX, LoadedModel, Text, rules_in
 from ...normalizers import Normalizer, normalizer
 from ...words.names import CALIBRATED
-from .._engine.calibrated import kept_alpha, learnable_rules
 from .._engine.sharing.calls import spelled
 
 Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
@@ -98,25 +97,16 @@ def halves(text: Text) -> tuple[Text, Text]:
     return Text(f"{text.name}, first half", text.content[:cut]), Text(f"{text.name}, second half", text.content[cut:])
 
 
-def fitted_rules(rules: Rules) -> Rules:
-    """What is swapped in while these rules are fitted; an error if there is nothing to fit."""
-    return learnable_rules(_kept_alphas(rules))
-
-
-def _kept_alphas(rules: Rules) -> Rules:
-    return kept_alpha(rules) if isinstance(rules, str) else {key: kept_alpha(spec) for key, spec in rules.items()}
-
-
 def calibrated(
     model: LoadedModel, name: str, rules: Rules, text: Text, *, length: int, windows: int, seed: int, folder: Path
 ) -> tuple[Alternative, list[str]]:
-    """The alternative with its rules fitted to the model, except entmax's alpha; and what the calibration skipped."""
+    """The alternative, fitted to the model; and what the calibration skipped."""
     from ... import studies
 
     calibrate: Any = studies.calibrate
     calibration = calibrate(
-        model, text, normalizer=_kept_alphas(rules), length=length, windows=windows, held_out=1, seed=seed,
-        folder=folder, progress=False,
+        model, text, normalizer=rules, length=length, windows=windows, held_out=1, seed=seed, folder=folder,
+        progress=False,
     )  # fmt: skip
     return _fitted(name, calibration, folder)
 

@@ -16,6 +16,7 @@ from ..._locks import held
 from ...models import Text, Windows, plan, swap
 from ...results import finite
 from ...words.names import BASELINE, RENORMALISED
+from .._engine.calibrated import learnable_rules
 from .._engine.capacity.curve import trace
 from .._engine.capacity.search import Sizes
 from .._engine.capacity.truncation import has_sinks, truncated_rules
@@ -33,7 +34,7 @@ from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refus
 from .._engine.swapped.sensitivity import Logits, at_equal_selectivity, baseline_logits, theory
 from .._engine.swapped.speed import ROUNDS, costs
 from .._engine.window import allowed_error, check_tokens
-from .alternatives import Alternative, Rules, calibrated, fitted_rules, halves, opened_calibrated
+from .alternatives import Alternative, Rules, calibrated, halves, opened_calibrated
 from .cost import cost
 from .reading import SwapReader
 from .result import CompareSettings, Comparison
@@ -76,7 +77,7 @@ class Study(Job[CompareSettings]):
         for alternative in self.settings.alternatives:
             plan(self.model, alternative.what)
             if self.for_fitting is not None and alternative.rules is not None:
-                plan(self.model, fitted_rules(alternative.rules))
+                plan(self.model, learnable_rules(alternative.rules))
 
     def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:

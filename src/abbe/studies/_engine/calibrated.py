@@ -1,18 +1,16 @@
-"""What a calibration fits: every learnable parameter of a spec, and a temperature per head."""
+"""What a calibration fits: a temperature per head, and every parameter of a spec with learn=true."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from ..._errors import AbbeError
 from ...models import rules_in
 from ...normalizers import Normalizer, format_spec, normalizer, parse_spec
 
-# They have a scale already: a temperature would do the same.
-_WITH_SCALE = ("learned-temperature", "ssmax", "asentmax", "scaled")
-_BEYOND = ("logn",)  # its slope shows beyond `trained` keys, which calibration windows seldom reach
-_FIXED_ALPHA = ("entmax", "asentmax")  # a learned alpha drifts to softmax, and would be compared as entmax
+_TEMPERATURE = "scaled"
+# If they learn, they learn a scale: a temperature would do the same.
+_WITH_SCALE = ("learned-temperature", "ssmax", "asentmax")
 
 
 def learnable_rules(rules: object) -> str | dict[str, str]:
@@ -24,19 +22,26 @@ def learnable_rules(rules: object) -> str | dict[str, str]:
 
 
 def learnable(spec: str) -> str:
-    """The spec with learnable parameters, on scaled logits; parts with learn=false stay fixed.
+    """The spec on logits with a learned scale; its parameters stay as written, except those with learn=true.
+
+    A free parameter would turn into softmax, whose outputs are the target, and still be named after the spec.
 
     Examples:
         >>> learnable("entmax:alpha=1.5")
-        'scaled:of=(entmax:alpha=1.5,learn=true),t=0,learn=true'
+        'scaled:of=entmax:alpha=1.5,t=0,learn=true'
     """
-    free = _set_free(spec)
-    instance = normalizer(free)
-    if not (instance.name in _WITH_SCALE and (instance.learned or instance.name == "scaled")):
-        free = format_spec("scaled", {"of": free, "t": 0.0, "learn": True})
-    if next(normalizer(free).parameters(), None) is None:
-        raise AbbeError(f"{spec} has nothing to fit: leave learn=false out of it")
-    return free
+    instance, (_, options) = normalizer(spec), parse_spec(spec)
+    parts = [part for part in instance.modules() if isinstance(part, Normalizer)]
+    if "heads" in spec or any(part._given.get("heads", 1) > 1 for part in parts):
+        raise AbbeError(f"{spec}: leave heads= out, every head of a layer gets its own value")
+    if instance.name == _TEMPERATURE:
+        if "learn" in options and not instance.learned:
+            raise AbbeError(f"{spec} has nothing to fit: leave learn=false out of it")
+        return format_spec(_TEMPERATURE, {**options, "learn": True})
+    as_written = format_spec(instance.name, options)
+    if instance.name in _WITH_SCALE and instance.learned:
+        return as_written
+    return format_spec(_TEMPERATURE, {"of": as_written, "t": 0.0, "learn": True})
 
 
 def _checked(spec: object) -> str:
@@ -47,41 +52,3 @@ def _checked(spec: object) -> str:
     if spec.startswith("file:"):
         raise AbbeError(f"{spec} is already calibrated: give the spec of a normalizer, such as entmax:alpha=1.5")
     return spec
-
-
-def _set_free(spec: str) -> str:
-    """learn=true wherever a normalizer can learn and the spec does not say otherwise."""
-    instance, (_, options) = normalizer(spec), parse_spec(spec)
-    if instance._given.get("heads", 1) > 1 or "heads" in options:
-        raise AbbeError(f"{spec}: leave heads= out, every head of a layer gets its own value")
-    free: dict[str, Any] = dict(options)
-    for option in instance.options:
-        if option.kind == "normalizer":
-            free[option.name] = _set_free(str(options.get(option.name, option.default)))
-    can_learn = "learn" in instance._given and instance.learnable and instance.name not in _BEYOND
-    if can_learn and "learn" not in options and not _at_an_edge(instance):
-        free["learn"] = True
-    return format_spec(instance.name, free)
-
-
-def _at_an_edge(instance: Normalizer) -> bool:
-    """A value on the edge of its range, such as alpha = 2, could not leave it."""
-    options = {option.name: option for option in instance.options}
-    return any(not options[name].low < instance._given[name] < options[name].high for name in instance.learnable)
-
-
-def kept_alpha(spec: str) -> str:
-    """The spec with learn=false for every entmax that does not say learn.
-
-    Examples:
-        >>> kept_alpha("entmax:alpha=1.5")
-        'entmax:alpha=1.5,learn=false'
-    """
-    instance, (_, options) = normalizer(spec), parse_spec(spec)
-    fixed: dict[str, Any] = dict(options)
-    for option in instance.options:
-        if option.kind == "normalizer" and option.name in options:
-            fixed[option.name] = kept_alpha(options[option.name])
-    if instance.name in _FIXED_ALPHA and "learn" not in options:
-        fixed["learn"] = False
-    return spec if fixed == options else format_spec(instance.name, fixed)

@@ -10,22 +10,25 @@ import polars as pl
 
 from ...words.finding import Fact, Finding
 from ...words.names import BASELINE
-from ...words.numbers import percent, with_interval
+from ...words.numbers import percent, sentence, with_interval
+from .recipes import Tried
 from .rule import CONTROL, PLAN, Decision
 from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
 
 _BUDGET_RULE = (
-    "The size of the search is fixed before it starts, from the time of one pass; when time is up, no further plan is "
-    "tried."
+    "The size of the search is fixed before it starts, from the best of several timed passes. Time is up when what is "
+    "left of the budget is needed for judging, at most a third of it; no further plan is then tried."
 )
 
 
 def findings(
-    decision: Decision, plan: str, table: pl.DataFrame, scan: pl.DataFrame, settings: LiftSettings, rule: str,
+    decision: Decision, winner: Tried, table: pl.DataFrame, scan: pl.DataFrame, settings: LiftSettings, rule: str,
     cut: Sequence[str],
 ) -> tuple[Finding, ...]:  # fmt: skip
+    is_tuned = winner.steps > 0 or settings.goal == RETRIEVAL  # else the control is the model itself
     rows = {row["contender"]: row for row in table.to_dicts()}
-    sentences = [_verdict(decision, plan, rows, settings, rule), _beside(rows, settings), *_scan(scan)]
+    verdict = _verdict(decision, winner.name, rows, settings, rule, is_tuned)
+    sentences = [verdict, _beside(rows, settings, is_tuned), *_scan(scan)]
     if cut:
         more = f"; and {len(cut) - 3} more" if len(cut) > 3 else ""
         words = f"The budget cut the search short: {'; '.join(cut[:3])}{more}."
@@ -34,12 +37,16 @@ def findings(
 
 
 def _verdict(
-    decision: Decision, plan: str, rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings, rule: str
-) -> Finding:
-    rise = f"loss {with_interval(*decision.rise, _signed)}"
-    more = [f"{with_interval(*one, _signed)} at {n:,}" for n, one in decision.longer.items() if math.isfinite(one[0])]
+    decision: Decision, plan: str, rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings, rule: str,
+    is_tuned: bool,
+) -> Finding:  # fmt: skip
+    rise = f"loss {with_interval(*decision.rises[BASELINE], _signed)}"
+    longer = {n: rises[BASELINE] for n, rises in decision.longer.items() if math.isfinite(rises[BASELINE][0])}
+    more = [f"{with_interval(*one, _signed)} at {n:,}" for n, one in longer.items()]
     if more:
         rise += f" at {settings.length:,} tokens and {', '.join(more)}"
+    if is_tuned and CONTROL in decision.rises:
+        rise += f", and {with_interval(*decision.rises[CONTROL], _signed)} over {_control_name(settings)}"
     effect = f"{_effect(rows, decision, settings)}, {rise}"
     if decision.lifted:
         return Finding("lifted", f"Lifted: {plan} {effect}.", rule, _numbers(decision))
@@ -60,16 +67,16 @@ def _effect(rows: Mapping[str, Mapping[str, Any]], decision: Decision, settings:
     return f"finds {share} of the pass keys (baseline {before}, {with_interval(*decision.gains[BASELINE], _signed)})"
 
 
-def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings) -> Finding:
+def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings, is_tuned: bool) -> Finding:
     """The fair control, and what else changed."""
     mine, baseline = rows[PLAN], rows[BASELINE]
     words = []
-    if CONTROL in rows:
+    if CONTROL in rows and not is_tuned:
+        words.append("The plan was fitted and not tuned, so its control is the model itself")
+    elif CONTROL in rows:
         control = rows[CONTROL]
         rise = with_interval(control["rise"], control["rise_low"], control["rise_high"], _signed)
-        over = _signed(mine["loss"] / control["loss"] - 1)
-        name = "Softmax at one temperature" if settings.goal == RETRIEVAL else "Softmax, tuned the same way,"
-        words.append(f"{name} changes the loss by {rise}, and compared with it the plan's is {over}")
+        words.append(sentence(f"{_control_name(settings)} changes the loss by {rise}"))
     else:
         words.append("The plan is softmax at other temperatures, so there is no other softmax to compare with")
     words.append(
@@ -83,6 +90,10 @@ def _beside(rows: Mapping[str, Mapping[str, Any]], settings: LiftSettings) -> Fi
         "exact interval of the gain, over the same prompts in pairs, lies below or above 0."
     )
     return Finding("beside", "; ".join(words) + ".", rule)
+
+
+def _control_name(settings: LiftSettings) -> str:
+    return "softmax at one temperature" if settings.goal == RETRIEVAL else "softmax tuned the same way"
 
 
 def _needles(mine: Mapping[str, Any], baseline: Mapping[str, Any], kind: str) -> str:
@@ -124,8 +135,10 @@ def _signed(share: float) -> str:
 
 def _numbers(decision: Decision) -> dict[str, Fact]:
     facts: dict[str, Fact] = {}
-    named = {"rise of the loss": decision.rise, "needle gain": decision.needles}
-    named |= {f"rise of the loss at {length:,} tokens": rise for length, rise in decision.longer.items()}
+    named = {f"rise of the loss over {name}": rise for name, rise in decision.rises.items()}
+    for length, rises in decision.longer.items():
+        named |= {f"rise of the loss at {length:,} tokens over {name}": rise for name, rise in rises.items()}
+    named["needle gain"] = decision.needles
     named |= {f"gain in {kind}": gain for kind, gain in decision.by_kind.items()}
     named |= {f"gain over {name}": gain for name, gain in decision.gains.items()}
     for name, estimate in named.items():

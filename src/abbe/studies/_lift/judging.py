@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -23,14 +23,13 @@ from .pass_keys import PassKey, answers, pass_keys
 from .reading import SparsityReader
 from .records import Records, mean, with_ends, with_nan, without_nan
 from .result import KEYS_SCHEMA, SCHEMA
-from .rule import CONTROL, Judged, gain_in_answers, of_kind, paired_mean, relative_rise
+from .rule import CONTROL, PLAN, Judged, gain_in_answers, of_kind, paired_mean, relative_rise
 from .search import What
 from .settings import CONTROL_SPEC, LiftSettings
 from .thirds import Portion, longer_windows, windows_of
 
 _KINDS = dict(zip(KINDS, ("lists", "sentences"), strict=True))
 _READ = ("zeros", "active", "effective_tokens")
-_FORMER_CONTROL = "softmax tuned alike"  # in folders of earlier versions
 
 
 class Judging:
@@ -58,8 +57,8 @@ class Judging:
             name: self.records.get_or_make(f"judged-{place}", partial(self._record, name, what), _step(name), windows)
             for place, (name, what) in enumerate(self.contenders.items())
         }
-        sensitivity = self._by_contender("judged-sensitivity", self._sensitivities, "ratios")
-        speed = self._by_contender("judged-speed", self._speed, "best")
+        sensitivity = self.records.get_or_make("judged-sensitivity", self._sensitivities)["ratios"]
+        speed = self.records.get_or_make("judged-speed", self._speed)["best"]
         judged = Judged(
             {name: with_nan(record["loss"]) for name, record in records.items()},
             {name: with_nan(record["zeros"]) for name, record in records.items()},
@@ -73,10 +72,6 @@ class Judging:
         )
         rows = [self._row(name, judged, record, sensitivity, speed) for name, record in records.items()]
         return judged, pl.DataFrame(rows, schema=SCHEMA, orient="row"), self._keys_table(records)
-
-    def _by_contender(self, part: str, make: Callable[[], Any], key: str) -> dict[str, Any]:
-        stored = self.records.get_or_make(part, make)[key]
-        return {CONTROL if name == _FORMER_CONTROL else name: value for name, value in stored.items()}
 
     def _record(self, name: str, what: What | None) -> dict[str, Any]:
         """By window and by prompt; the loss of the baseline is measured without a swap."""
@@ -133,6 +128,8 @@ class Judging:
                 row |= with_ends("longer_rise", relative_rise(of_length[name], of_length[BASELINE], self.settings))
             for kind, right in (by_kind | {"needle": judged.needles, "key": judged.keys}).items():
                 row |= with_ends(f"{kind}_gain", gain_in_answers(right, name, BASELINE, self.settings.level))
+        if name == PLAN and CONTROL in judged.losses:
+            row |= with_ends("control_rise", relative_rise(losses, judged.losses[CONTROL], self.settings))
         return without_nan(row)
 
     def _keys_table(self, records: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:

@@ -14,8 +14,10 @@ from ...words.finding import Finding, findings_from
 
 SUMMARY, PLAN_FILE, CONTROL_FILE = "lift.json", "plan.safetensors", "softmax.safetensors"
 _ENDS = ("", "_low", "_high")
-# Changes from the baseline, with columns _low and _high.
-_INTERVALS = ("rise", "longer_rise", "zeros_gain", "needle_gain", "lists_gain", "sentences_gain", "key_gain")
+# Changes from the baseline, and of the loss from the control, with columns _low and _high.
+_INTERVALS = (
+    "rise", "longer_rise", "zeros_gain", "needle_gain", "lists_gain", "sentences_gain", "key_gain", "control_rise",
+)  # fmt: skip
 _NUMBERS = (
     "loss", "longer_loss", "zeros", "active", "effective_tokens", "lists", "sentences", "pass_keys",
     "sensitivity_ratio",
@@ -35,7 +37,8 @@ SCAN_SCHEMA: dict[str, Any] = {
 PLANS_SCHEMA: dict[str, Any] = {
     "plan": pl.String, "layers": pl.Int32, "steps": pl.Int32, "loss": pl.Float64, "rise": pl.Float64,
     "rise_low": pl.Float64, "rise_high": pl.Float64, "gain": pl.Float64, "zeros": pl.Float64, "active": pl.Float64,
-    "effective_tokens": pl.Float64, "chosen": pl.Boolean,
+    "effective_tokens": pl.Float64, "chosen": pl.Boolean, "control_rise": pl.Float64, "control_rise_low": pl.Float64,
+    "control_rise_high": pl.Float64,
 }  # fmt: skip
 KEYS_SCHEMA: dict[str, Any] = {
     "contender": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32, "right": pl.Float64,
@@ -52,7 +55,8 @@ class Lift(Result):
         plan: patterns and specs of the plan that was judged, in one line that `swap` takes; `file` holds what was
             fitted.
         table: the judged part: rows for the baseline, the control (softmax, tuned the same way) and the plan, with
-            paired intervals of their changes over the baseline. `longer_loss` is the loss in windows of
+            paired intervals of their changes over the baseline, and of the plan's loss over the control's
+            (`control_rise`). `longer_loss` is the loss in windows of
             `loss_lengths[-1]` tokens (in the manifest), for retrieval if text and context have room for them.
         scan: each candidate in each group of layers separately: harm (relative rise of the loss), gain and zeros.
         plans: every plan that was measured on the part to choose on, with its steps of tuning.

@@ -34,32 +34,33 @@ class Judged:
 
 @dataclass(frozen=True)
 class Decision:
-    """`lifted`, and the reasons: the rise of the loss, the gain over each other contender, the needle gain."""
+    """`lifted`, and the reasons: rise of the loss and gain over the baseline, and over the control if there is one."""
 
     lifted: bool
-    rise: Estimate
-    gains: Mapping[str, Estimate]  # over the baseline, and over the control if there is one
+    rises: Mapping[str, Estimate]
+    gains: Mapping[str, Estimate]
     needles: Estimate
     failed: tuple[str, ...]  # conditions of the rule that the plan does not meet
-    longer: Mapping[int, Estimate] = field(default_factory=dict)  # rise of the loss at longer lengths
+    longer: Mapping[int, Mapping[str, Estimate]] = field(default_factory=dict)  # rises of the loss at longer lengths
     by_kind: Mapping[str, Estimate] = field(default_factory=dict)  # needle gain of lists and of sentences
 
 
 def rule_text(goal: str, max_loss: float, level: float, lengths: Sequence[int]) -> str:
     """`lengths` are those at which the loss is judged."""
     wanted = {
-        SPARSE: "the share of visible keys with a weight of exactly 0 is larger than that of each, by an interval "
-        f"above {percent(WORTH)} of the keys",
-        LOSS: "the interval of the change of the loss from each lies below 0",
-        RETRIEVAL: "the exact interval of the gain in pass keys found, on the same prompts, lies above 0 over each",
+        SPARSE: "the share of visible keys with a weight of exactly 0 is larger, by an interval above "
+        f"{percent(WORTH)} of the keys",
+        LOSS: "the interval of the change of the loss lies below 0",
+        RETRIEVAL: "the exact interval of the gain in pass keys found, on the same prompts, lies above 0",
     }[goal]
     control = "whose temperatures were tuned alike in the same layers"
     if goal == RETRIEVAL:
         control = "at one temperature for all layers, chosen on the same prompts"
     return (
         f"Lifted if, on the judged part, which is read once: (1) the upper end of the interval of the relative rise of "
-        f"the loss over the baseline is at most {percent(max_loss, 2)}{_at(lengths)}; (2) beside the baseline, and "
-        f"beside softmax {control} (unless the plan is that), {wanted}; (3) the exact interval of the gain in needles "
+        f"the loss, over the baseline and over softmax {control} (unless the plan is that), is at most "
+        f"{percent(max_loss, 2)}{_at(lengths)}; (2) compared with each of the two, {wanted}; (3) compared with the "
+        f"baseline, the exact interval of the gain in needles "
         f"found does not lie below 0, neither in lists, nor in sentences with decoys, nor in both together; (4) there "
         f"are at least {enough_windows(level)} windows of each length. Intervals are of nominal {percent(level, 4)}, "
         "over the same windows or prompts in pairs. One plan is judged, chosen on another part of the text."
@@ -74,9 +75,11 @@ def _at(lengths: Sequence[int]) -> str:
 def decide(judged: Judged, settings: LiftSettings) -> Decision:
     """Apply the rule."""
     others = [name for name in (BASELINE, CONTROL) if name in judged.losses]
-    rise = relative_rise(judged.losses[PLAN], judged.losses[BASELINE], settings)
+    rises = {name: relative_rise(judged.losses[PLAN], judged.losses[name], settings) for name in others}
     gains = {name: _gain(judged, name, settings) for name in others}
-    longer = {n: relative_rise(of[PLAN], of[BASELINE], settings) for n, of in judged.longer.items()}
+    longer = {
+        n: {name: relative_rise(of[PLAN], of[name], settings) for name in others} for n, of in judged.longer.items()
+    }
     needles = gain_in_answers(judged.needles, PLAN, BASELINE, settings.level)
     by_kind = {
         kind: gain_in_answers(of_kind(judged, kind), PLAN, BASELINE, settings.level)
@@ -88,20 +91,20 @@ def decide(judged: Judged, settings: LiftSettings) -> Decision:
     if len(judged.losses[PLAN]) < needed:
         failed.append(f"fewer than {needed} windows")
     failed += [f"fewer than {needed} windows of {n:,} tokens" for n, count in counts.items() if count < needed]
-    if not _at_most(rise[2], settings.max_loss):
-        failed.append(f"the loss may rise by more than {percent(settings.max_loss, 2)}")
-    failed += [
-        f"the loss at {n:,} tokens may rise by more than {percent(settings.max_loss, 2)}"
-        for n, estimate in longer.items()
-        if counts[n] >= needed and not _at_most(estimate[2], settings.max_loss)
-    ]
     named = {BASELINE: f"the {BASELINE}", CONTROL: CONTROL}
+    too_much = {"": rises} | {f" at {n:,} tokens": of for n, of in longer.items() if counts[n] >= needed}
+    failed += [
+        f"the loss{at} may rise by more than {percent(settings.max_loss, 2)} over {named[name]}"
+        for at, of in too_much.items()
+        for name, estimate in of.items()
+        if not _at_most(estimate[2], settings.max_loss)
+    ]
     failed += [f"no clear gain over {named[name]}" for name, gain in gains.items() if not _above(gain[1], least)]
     worse = [kind for kind, estimate in by_kind.items() if _is_worse(estimate)]
     failed += [f"fewer {kind} are answered" for kind in worse]
     if _is_worse(needles) and not worse:
         failed.append("fewer needles are found")
-    return Decision(not failed, rise, gains, needles, tuple(failed), longer, by_kind)
+    return Decision(not failed, rises, gains, needles, tuple(failed), longer, by_kind)
 
 
 def of_kind(judged: Judged, kind: str) -> dict[str, list[bool]]:

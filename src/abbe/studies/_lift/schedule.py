@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 from ..._errors import AbbeError
 from ...words.numbers import about
@@ -11,6 +12,10 @@ from ...words.numbers import about
 MOST_GROUPS, SCAN_WINDOWS, TUNED, CONTENDERS = 12, 4, 4, 3
 TUNING_PASSES = 4  # a step of tuning takes about as long as so many forward passes
 SWAPPED = 1.6  # time of a pass under a swap with a reader, over that of a plain one
+LEARNING, SCAN, PLANS, JUDGING = "learning", "scan", "plans", "judging"  # stages, in this order
+# Most of the budget that each stage leaves to the later ones: what these will take is a guess from a few timed passes.
+_KEPT = {LEARNING: 1 / 2, SCAN: 2 / 5, PLANS: 1 / 3}
+_TIMED = 5
 _LEAST_STEPS = 8
 
 
@@ -47,12 +52,38 @@ def full(load: Load) -> Schedule:
 
 def passes(schedule: Schedule, load: Load) -> float:
     """In plain passes over one window."""
-    scan = schedule.groups * load.candidates * (schedule.scan_windows + load.prompt_passes)
-    plans = (schedule.plans + schedule.tuned + 2) * (load.windows + load.prompt_passes)
-    # Half of the steps for all plans, the other half for two of them, and all steps for the control.
-    tuning = TUNING_PASSES * schedule.steps * (schedule.tuned / 2 + 1 + 1)
-    measured = scan + plans + tuning + load.judged_passes + load.learned_passes
-    return load.fit_passes + load.windows + SWAPPED * measured
+    return load.fit_passes + load.windows + SWAPPED * sum(_stages(schedule, load).values())
+
+
+def _stages(schedule: Schedule, load: Load) -> dict[str, float]:
+    """Passes under a swap, by stage."""
+    # Half of the steps for all plans, the other half for two of them; the same for their controls.
+    measured = schedule.plans + 2 * (schedule.tuned + 2 if schedule.steps else 1)
+    tuning = TUNING_PASSES * schedule.steps * 2 * (schedule.tuned / 2 + 1)
+    return {
+        LEARNING: load.learned_passes,
+        SCAN: schedule.groups * load.candidates * (schedule.scan_windows + load.prompt_passes),
+        PLANS: measured * (load.windows + load.prompt_passes) + tuning,
+        JUDGING: load.judged_passes,
+    }
+
+
+def seconds_of_a_pass(run_pass: Callable[[], object]) -> float:
+    """The best of several: the first one warms up, and others may have to wait on a busy machine."""
+    times = []
+    for _ in range(_TIMED):
+        started = perf_counter()
+        run_pass()
+        times.append(perf_counter() - started)
+    return min(times)
+
+
+def reserves(schedule: Schedule, load: Load, a_pass: float, budget: float) -> dict[str, float]:
+    """Seconds that each stage leaves to the later ones, by stage."""
+    stages = _stages(schedule, load)
+    names = list(stages)
+    later = {stage: sum(stages[name] for name in names[names.index(stage) + 1 :]) for stage in _KEPT}
+    return {stage: min(SWAPPED * later[stage] * a_pass, _KEPT[stage] * budget) for stage in _KEPT}
 
 
 _CUTS: tuple[Callable[[Schedule, Load], Schedule], ...] = (

@@ -21,17 +21,16 @@ from .recipes import Cell, Layers, Tried, best, for_next_round, layer_groups, ne
 from .records import Records, mean, with_ends, with_nan, without_nan
 from .result import PLANS_SCHEMA, SCAN_SCHEMA
 from .rule import relative_rise
-from .schedule import Schedule
+from .schedule import LEARNING, PLANS, SCAN, Schedule
 from .settings import CONTROL_SPEC, LOSS, RETRIEVAL, LiftSettings
 from .slopes import SlopeLearner, learns, round_ends
 from .tuning import Plan, Tuner
 
 _SLACKS = (16.0, 4.0)  # of the allowed loss, before the first and before the second round of tuning
 _FINAL = 2  # plans in the last round
-_SCAN_CUT, _FOR_THE_SCAN = "scan-cut", 0.6  # share of the budget after which nothing more is scanned
-_LEARN_CUT, _FOR_LEARNING = "learn-cut", 0.5
+_TIME = {LEARNING: "the time for learning", SCAN: "the time for the scan", PLANS: "time"}
 _CONTROL_NUMBER, _HEADS_NUMBER, _LEARNED_NUMBER = 1000, 2000, 3000  # added to the number of a plan
-_TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
+TEMPERATURES = (0.7, 0.8, 0.9, 1.1)
 
 What = str | Mapping[str, str | Normalizer]
 
@@ -42,16 +41,17 @@ class Search:
     def __init__(
         self, model: LoadedModel, settings: LiftSettings, fits: Fits, schedule: Schedule, records: Records,
         watch: Watch, *, fit: Sequence[Window], choose: Sequence[Window], fit_keys: Sequence[PassKey],
-        choose_keys: Sequence[PassKey], haystacks: Sequence[Haystack], reserve: float,
+        choose_keys: Sequence[PassKey], haystacks: Sequence[Haystack], reserves: Mapping[str, float],
     ) -> None:  # fmt: skip
         self.model, self.settings, self.fits, self.schedule, self.records = model, settings, fits, schedule, records
         self.watch, self.choose = watch, choose
         self.fit_keys, self.choose_keys = fit_keys, choose_keys
-        self._reserve = reserve  # seconds that judging takes
+        self._reserves = reserves  # seconds that each stage leaves to the later ones
         self.cut: list[str] = []
         self.scan: list[dict[str, Any]] = []
         self.plans: list[dict[str, Any]] = []
         self._tuner = Tuner(model, fits, schedule.steps, records.parts, watch, fit)
+        self._controls: dict[frozenset[int], Plan] = {}  # by layers: softmax there, to be tuned like a plan
         self._haystacks = haystacks
         self._learner = SlopeLearner(model, fits, records.parts, watch, haystacks, max(settings.lengths, default=0))
 
@@ -65,6 +65,9 @@ class Search:
             least = min(self.scan, key=lambda row: (row["harm"], row["normalizer"]))
             recipes = [dict.fromkeys(range(least["first"], least["last"] + 1), least["normalizer"])]
         scanned = [Plan(number, recipe) for number, recipe in enumerate(recipes)]
+        for plan in scanned:  # plans of the same layers share a control
+            softmax = Plan(_CONTROL_NUMBER + plan.number, dict.fromkeys(plan.recipe, CONTROL_SPEC))
+            self._controls.setdefault(frozenset(plan.recipe), softmax)
         plans = {plan.name: plan for plan in (*scanned, *(plan for plan, _ in learned))}
         # One plan is always measured, however little time there is.
         always = scanned[0] if scanned and not learned else None
@@ -94,7 +97,7 @@ class Search:
             plan = Plan(_LEARNED_NUMBER + number, dict.fromkeys(range(len(self.fits.layers)), spec))
             for steps in round_ends(self.settings.steps):
                 what = f"{plan.name} with {steps} steps of learning"
-                if measured and self._time_is_up(_part(plan, steps), what, _LEARN_CUT, _FOR_LEARNING):
+                if measured and self._time_is_up(_part(plan, steps), what, LEARNING):
                     break
                 measured.append((plan, self._try(plan, steps)))
         return measured
@@ -157,7 +160,7 @@ class Search:
                 continue
             for place, layers in enumerate(groups):
                 name, what = f"scan-{number}-{place}", f"{spec} in layers {spans(layers)} was scanned, and what follows"
-                if (cells or may_be_empty) and self._time_is_up(name, what, _SCAN_CUT, _FOR_THE_SCAN):
+                if (cells or may_be_empty) and self._time_is_up(name, what, SCAN):
                     return cells
                 record = self._scan_record(name, spec, layers, windows)
                 cells.append(self._cell(spec, layers, record, before))
@@ -197,15 +200,16 @@ class Search:
     def _is_cut(self, plan: Plan, steps: int) -> bool:
         return self._time_is_up(_part(plan, steps), f"{plan.name} with {steps} steps of tuning")
 
-    def _time_is_up(self, part: str, what: str, cut: str = "cut", share: float = 1.0) -> bool:
+    def _time_is_up(self, part: str, what: str, stage: str = PLANS) -> bool:
         """Whether too little time is left for a part; a cut is stored, so that a repeated run makes the same one."""
         if self.settings.budget is None or self.records.get(part) is not None:
             return False
+        cut = f"cut-{stage}"
         if self.records.get(cut) is None:
-            if self.records.spent + self._reserve <= share * self.settings.budget:
+            if self.records.spent + self._reserves[stage] <= self.settings.budget:
                 return False
-            self.records.keep(cut, {"before": part})
-        self.cut.append(f"time was up before {what}")
+            self.records.keep(cut, {"before": part, "spent": self.records.spent})
+        self.cut.append(f"{_TIME[stage]} was up before {what}")
         return True
 
     def _try(self, plan: Plan, steps: int) -> Tried:
@@ -226,13 +230,34 @@ class Search:
             gain = mean(with_nan(record["keys"])) - mean(self._baseline["keys"])
         elif self.settings.goal == LOSS:
             gain = -rise[0]
+        rises = {"rise": rise}
+        if steps and (control := self._control_of(plan)):  # without tuning, the control is the baseline
+            rises["control_rise"] = relative_rise(
+                with_nan(record["loss"]), self._control_losses(control, steps), self.settings
+            )
         self.plans.append(
-            {"plan": name, "layers": len(plan.recipe), "steps": steps, "gain": gain, "chosen": False}
-            | means | with_ends("rise", rise)
-        )  # fmt: skip
-        finite = math.isfinite(rise[0])
-        high = rise[2] if rise[2] is not None else math.inf
-        return Tried(name, tuple(sorted(plan.recipe.items())), steps, rise[0] if finite else math.inf, high, gain)
+            {"plan": name, "layers": len(plan.recipe), "steps": steps, "gain": gain, "chosen": False} | means
+        )
+        for column, estimate in rises.items():
+            self.plans[-1] |= with_ends(column, estimate)
+        over = [rise] if self.settings.goal == LOSS else rises.values()
+        worst = max(one[0] if math.isfinite(one[0]) else math.inf for one in over)
+        high = max(math.inf if one[2] is None else one[2] for one in rises.values())
+        return Tried(name, tuple(sorted(plan.recipe.items())), steps, worst, high, gain)
+
+    def _control_of(self, plan: Plan) -> Plan | None:
+        """Softmax in the same layers; None if the plan is softmax, and for retrieval, whose control is no plan."""
+        plain = all(normalizer(spec).name == CONTROL_SPEC for spec in plan.recipe.values())
+        return None if plain or self.settings.goal == RETRIEVAL else self._controls[frozenset(plan.recipe)]
+
+    def _control_losses(self, control: Plan, steps: int) -> list[float]:
+        name = f"{control.name}, tuned the same way"
+
+        def make() -> dict[str, Any]:
+            with swap(self.model, self.normalizers(control, steps)):
+                return {"loss": window_losses(self.model, self.choose, lambda _: self.watch.step(name)).tolist()}
+
+        return with_nan(self.records.get_or_make(_part(control, steps), make, name, len(self.choose))["loss"])
 
     def normalizers(self, plan: Plan, steps: int) -> dict[str, str | Normalizer]:
         """Fitted, then tuned, or learned from pass keys, for so many steps."""
@@ -246,18 +271,16 @@ class Search:
 
         For retrieval it is one temperature for all layers, the best on the prompts that the plan was chosen on.
         """
+        if self.settings.goal != RETRIEVAL:
+            softmax = self._control_of(plan)
+            return None if softmax is None else self.normalizers(softmax, winner.steps)
         specs = set(plan.recipe.values())
         plain = all(normalizer(spec).name == CONTROL_SPEC for spec in specs)
-        if self.settings.goal != RETRIEVAL:
-            number, softmax = _CONTROL_NUMBER + plan.number, dict.fromkeys(plan.recipe, CONTROL_SPEC)
-            return None if plain else self.normalizers(Plan(number, softmax), winner.steps)
         if plain and len(specs) == 1 and len(plan.recipe) == len(self.fits.layers):
             return None
         means: dict[str, float] = {}
-        for number, temperature in enumerate(_TEMPERATURES):
+        for number, temperature in enumerate(TEMPERATURES):
             spec = f"{CONTROL_SPEC}:temperature={temperature}"
-            if means and self._time_is_up(f"control-{number}", f"{spec} was tried as the control"):
-                continue
 
             def make(spec: str = spec) -> dict[str, Any]:
                 with swap(self.model, spec):

@@ -11,7 +11,7 @@ from typing import Any
 from ..._arguments import is_number, is_whole, plain, several, shown
 from ..._errors import AbbeError
 from ...normalizers import normalizer
-from .._engine.calibrated import kept_alpha, learnable
+from .._engine.calibrated import learnable
 from .._engine.settings import Settings, plain_settings, window_settings
 
 SPARSE, RETRIEVAL, LOSS = "sparse", "retrieval", "loss"
@@ -92,21 +92,20 @@ def seconds(what: str, given: object) -> float | None:
 
 
 def candidates_for(goal: str, given: object, lengths: Sequence[int]) -> tuple[str, ...]:
-    """The specs to try; their temperatures are fitted, except for retrieval."""
+    """The specs to try; their temperatures are fitted, and parameters with learn=true, except for retrieval."""
     specs = _usual(goal, lengths or (LENGTH,)) if given is None else _specs(given)
     if goal == RETRIEVAL:
         return tuple(str(normalizer(spec)) for spec in specs)
-    candidates = tuple(kept_alpha(spec) if goal == SPARSE else spec for spec in specs)
-    for spec in candidates:
+    for spec in specs:
         learnable(spec)  # refuses a spec without anything to fit
-    return candidates
+    return specs
 
 
 def _usual(goal: str, lengths: Sequence[int]) -> tuple[str, ...]:
     if goal == SPARSE:
         return SPARSE_CANDIDATES
     if goal == LOSS:
-        return (CONTROL_SPEC, *(kept_alpha(spec) for spec in SPARSE_CANDIDATES))
+        return (CONTROL_SPEC, *SPARSE_CANDIDATES)
     # The temperature falls with the visible keys, from a length at which the model still works; or it is one for all.
     # The first has a learned slope per head: rows up to the second longest length stay as they are.
     *shorter, longest = lengths

@@ -17,7 +17,7 @@ from typing import Any
 from ..._arguments import between, whole
 from ..._errors import AbbeError
 from ..._locks import held
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Window, evaluating, plan, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating, plan, swap
 from ...words.names import BASELINE
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder
@@ -36,8 +36,8 @@ from .recipes import Tried
 from .records import Records
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rule import CONTROL, PLAN, decide, rule_text
-from .schedule import CONTENDERS, SWAPPED, Load, Schedule, fitting, passes, what_was_cut
-from .search import Search, What
+from .schedule import CONTENDERS, Load, Schedule, fitting, passes, reserves, seconds_of_a_pass, what_was_cut
+from .search import TEMPERATURES, Search, What
 from .settings import (
     CONTROL_SPEC,
     RETRIEVAL,
@@ -71,14 +71,15 @@ def lift(
 
     The text is cut into three parts. Temperatures are fitted and tuned on the first, plans are chosen on the second,
     and one plan is judged on the third, once, by a rule that was fixed before. Its control is softmax, tuned the same
-    way.
+    way: the loss must hold against the model and against the control.
 
     Args:
         model, text: as for `diagnose`.
         goal: "sparse" (exact zeros at little loss), "loss" (a lower loss), or "retrieval" (pass keys at `lengths`
             tokens).
-        max_loss: allowed relative rise of the loss, such as "0.5%" or 0.005.
-        budget: time that the search may take, such as "20m"; None for no limit. The manifest lists what it cut.
+        max_loss: allowed relative rise of the loss over the model's and over the control's, such as "0.5%" or 0.005.
+        budget: time that the search may take, such as "20m"; None for no limit. One that is not reached changes
+            nothing; the manifest lists what it cut.
         normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval: temperatures, and
             temperatures that fall with the visible keys). For retrieval, specs with learn=true are learned from pass
             keys, for all heads at once; the others are scanned group by group.
@@ -186,7 +187,7 @@ class _Job(Job[LiftSettings]):
             search = Search(
                 self.model, self.settings, self.fits, schedule, self.records, self.watch, fit=self.fit,
                 choose=self.choose, fit_keys=self.fit_keys, choose_keys=self.choose_keys, haystacks=self.haystacks,
-                reserve=SWAPPED * load.judged_passes * a_pass,
+                reserves={} if self.settings.budget is None else reserves(schedule, load, a_pass, self.settings.budget),
             )  # fmt: skip
             winner, which = search.run()
             contenders = self._contenders(search, winner, which)
@@ -201,6 +202,7 @@ class _Job(Job[LiftSettings]):
         rounds = ROUNDS * (read + len(self.choose) + keys) + s.steps * len(self.haystacks)
         longer = s.windows * sum(self.loss_lengths[1:]) / s.length
         judged = CONTENDERS * (s.windows + longer + needles + 2 * s.prompts * keys + _SPEED_PASSES) + 2 * s.windows
+        judged += len(TEMPERATURES) * keys  # for the control of retrieval, which no lack of time makes weaker
         scanned = len(s.candidates) - learned
         return Load(
             layers=len(plan(self.model, CONTROL_SPEC)), candidates=scanned, windows=len(self.choose),
@@ -209,7 +211,7 @@ class _Job(Job[LiftSettings]):
         )  # fmt: skip
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
-        a_pass = _seconds_of_a_pass(self.model, self.choose[0])
+        a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.choose[0]]))
         return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
@@ -222,8 +224,8 @@ class _Job(Job[LiftSettings]):
         if lines := what_was_cut(schedule, load):
             self.watch.say(f"the budget cuts {'; '.join(lines)}")
         scan = schedule.groups * load.candidates * schedule.scan_windows
-        plans = (schedule.plans + schedule.tuned + 2) * load.windows
-        tuning = schedule.steps // 2 * schedule.tuned + schedule.steps * 2
+        plans = (schedule.plans + 2 * (schedule.tuned + 2)) * load.windows
+        tuning = 2 * (schedule.steps // 2 * schedule.tuned + schedule.steps)
         heads = 1 + sum(self.fits.heads) if s.goal == RETRIEVAL and load.candidates else 0
         rounds = learned * (ROUNDS * (load.windows + len(self.haystacks)) + s.steps)
         judged = CONTENDERS * s.windows * len(self.loss_lengths)
@@ -266,7 +268,7 @@ class _Job(Job[LiftSettings]):
             },
             "skipped": [*self.left_out, *self.fit.skipped, *self.choose.skipped, *judging.skipped],
         }
-        sentences = findings(decision, winner.name, table, tables["scan"], self.settings, self.rule, cuts)
+        sentences = findings(decision, winner, table, tables["scan"], self.settings, self.rule, cuts)
         manifest = finished_manifest(facts, self.records.parts, {"total": time.perf_counter() - self.started})
         result = Lift(
             decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,
@@ -275,13 +277,3 @@ class _Job(Job[LiftSettings]):
         if self.folder is not None:
             result.save(self.folder)
         return result
-
-
-def _seconds_of_a_pass(model: LoadedModel, window: Window) -> float:
-    """The faster of two: the first one warms up."""
-    times = []
-    for _ in range(2):
-        started = time.perf_counter()
-        window_losses(model, [window])
-        times.append(time.perf_counter() - started)
-    return min(times)

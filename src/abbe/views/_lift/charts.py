@@ -14,7 +14,7 @@ from .._shared.series import Spec, finished, lines, panel, source, unchecked
 from .._shared.terminal import plain
 from .._shared.theme import THEMES, Theme, ThemeName
 from .._study_page import study_page
-from .table import GAINS, MIXED, kind_of, lift_question, lift_tables, short_spec
+from .table import GAINS, MIXED, kind_of, lift_question, lift_tables
 
 if TYPE_CHECKING:
     from ...studies import Lift
@@ -30,7 +30,7 @@ _WRITTEN = 8  # groups of layers: with more there is no room for numbers in the 
 @unchecked
 def scan_chart(result: Lift, theme: ThemeName = "light") -> Spec:
     """Two maps of groups of layers by normalizers: what each costs alone, and what it gains."""
-    rows = [row | {"shown": short_spec(row["normalizer"])} for row in rows_of(result.scan)]
+    rows = rows_of(result.scan)
     colours, goal = THEMES[theme], _goal(result)
     gain, unit = ("gain", 1.0) if goal == "retrieval" else ("zeros", 100.0)
     titles = ("rise of the loss (%)", GAINS["retrieval"] if goal == "retrieval" else f"{GAINS['sparse']} (%)")
@@ -49,7 +49,7 @@ def _map(
     present = [row | {"value": unit * row[field]} for row in rows if row[field] is not None]
     if not present:
         return None
-    groups, names = (list(dict.fromkeys(row[key] for row in present)) for key in ("layers", "shown"))
+    groups, names = (list(dict.fromkeys(row[key] for row in present)) for key in ("layers", "normalizer"))
     values = numbers(present, "value")
     # White is 0, orange is worse than before, blue is better.
     reach = max(abs(value) for value in values) or 1.0
@@ -58,7 +58,7 @@ def _map(
     colours = [hues[0], theme.background, hues[1]] if signed else [theme.background, hues[1]]
     scale = alt.Scale(domain=domain, range=colours, interpolate="rgb", clamp=True)
     x = alt.X("layers:N", title="layers", sort=groups, axis=alt.Axis(labelOverlap="greedy"))
-    y = alt.Y("shown:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
+    y = alt.Y("normalizer:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
     colour = alt.Color("value:Q", scale=scale, legend=None)
     tips = [tip("normalizer", "normalizer", "N"), tip("layers", "layers", "N"), tip("value", title)]
     cells = [
@@ -78,7 +78,7 @@ def plans_chart(result: Lift, theme: ThemeName = "light") -> Spec:
     rows = [
         row
         | {"gained": unit * row["gain"], "cost": 100 * row["rise"], "kind": kind_of(row["plan"])}
-        | {"low": _percent(row["rise_low"]), "high": _percent(row["rise_high"]), "full": short_spec(row["plan"])}
+        | {"low": _percent(row["rise_low"]), "high": _percent(row["rise_high"])}
         for row in rows_of(result.plans)
         if row["gain"] is not None and row["rise"] is not None
     ]
@@ -101,7 +101,7 @@ def _plans(rows: Sequence[Row], field: str, title: str, limit: float, theme: The
     y = alt.Y("cost:Q", title="rise of the loss (%)", scale=beside, axis=alt.Axis(tickCount=6))
     legend = alt.Legend(symbolType="circle")
     colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=kinds, range=colours), legend=legend)
-    tips = [tip("full", "plan", "N"), tip("steps", "steps of tuning"), tip(field, title), tip("cost", "rise (%)")]
+    tips = [tip("plan", "plan", "N"), tip("steps", "steps of tuning"), tip(field, title), tip("cost", "rise (%)")]
     tips += [tip("low", "from"), tip("high", "to")]
     tuned, bare = ([row for row in rows if bool(row["steps"]) is done] for done in (True, False))
     rings = source([row for row in rows if row["chosen"]])

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 GAINS = {"sparse": "weights of exactly 0", "loss": "fall of the loss", "retrieval": "log-probability of pass keys"}
 MIXED = "mixed"
-_KEPT = ",learn=false"
 _MOST_PLANS = 12
 _GAINS = "in brackets: change over the baseline and its interval, over the same windows or prompts in pairs"
 _LOSSES, _LISTS = "zeros", "lists"  # columns that start a new table, so that each fits into 80 columns
@@ -137,21 +136,19 @@ def _keys(result: Lift) -> TextTable:
 def _plans(result: Lift) -> TextTable:
     ordered = sorted(result.plans.to_dicts(), key=lambda row: (not row["chosen"], -row["steps"], -(row["gain"] or 0.0)))
     rows = [
-        (short_spec(row["plan"]), str(row["steps"]),
-         MISSING if row["rise"] is None else with_interval(row["rise"], row["rise_low"], row["rise_high"], rise),
+        (row["plan"], str(row["steps"]), _changed(row, "rise", rise), _changed(row, "control_rise", rise),
          share(row["zeros"]), number(row["gain"], 3))
         for row in ordered[:_MOST_PLANS]
     ]  # fmt: skip
     left = len(ordered) - len(rows)
     note = f"{left} more in plans.csv" if left > 0 else ""
-    return TextTable(
-        "Plans, on the part to choose on; the first was judged", ("plan", "steps", "rise", "zeros", "gain"), rows, note
-    )
+    columns = ("plan", "steps", "rise", "over softmax tuned the same way", "zeros", "gain")
+    return TextTable("Plans, on the part to choose on; the first was judged", columns, rows, note)
 
 
 def _scan(result: Lift) -> TextTable:
     rows = [
-        (row["layers"], short_spec(row["normalizer"]), rise(row["harm"]), share(row["zeros"]),
+        (row["layers"], row["normalizer"], rise(row["harm"]), share(row["zeros"]),
          f"{number(row['effective_tokens'], 3)} of {number(row['effective_tokens_baseline'], 3)}",
          number(row["sensitivity_ratio"], 2))
         for row in result.scan.to_dicts()
@@ -174,15 +171,10 @@ def _commands(result: Lift) -> TextTable:
     return TextTable("How to repeat and use it", ("what", "command"), rows)
 
 
-def short_spec(spec: str) -> str:
-    """Without the remark that alpha is not learned, which is the rule here."""
-    return spec.replace(_KEPT, "")
-
-
 def kind_of(plan: str) -> str:
     """The only normalizer of a plan, or "mixed"."""
     specs = {part.partition("=")[2] for part in plan.split("; ")}
-    return short_spec(specs.pop()) if len(specs) == 1 else MIXED
+    return specs.pop() if len(specs) == 1 else MIXED
 
 
 def rise(share: float | None) -> str:

@@ -140,6 +140,7 @@ _CALIBRATE_TABLES = (
 )  # fmt: skip
 
 _RISE = column("rise", "relative rise of the loss over the baseline's", interval=True)
+_OVER_CONTROL = "relative rise of the loss over that of softmax, tuned the same way"
 _LIFT_TABLES = (
     Table("lift", "table", "a contender on the judged part: the baseline; softmax, tuned the same way; the plan", (
         column("contender", "which of the three"), column("loss", "in nats per token"),
@@ -155,6 +156,7 @@ _LIFT_TABLES = (
         column("lists_gain", "accuracy on lists minus the baseline's", interval=True),
         column("sentences_gain", "accuracy on sentences minus the baseline's", interval=True),
         column("key_gain", "pass keys found minus the baseline's", interval=True),
+        column("control_rise", f"{_OVER_CONTROL}; the plan's only", interval=True),
         column("time_ratio", "of a forward pass, over the baseline's"), column("seconds", "of a forward pass"),
     )),
     Table("lift", "scan", "a group of layers alone under a candidate", (
@@ -172,6 +174,7 @@ _LIFT_TABLES = (
         column("steps", "of tuning"), column("loss", "in nats per token"), _RISE,
         column("gain", "what the goal gains"), _ZEROS, column("active", "keys with a weight above 0"), _EFFECTIVE,
         column("chosen", "whether it went on to be judged"),
+        column("control_rise", f"{_OVER_CONTROL}; null if it was not tuned, or is softmax itself", interval=True),
     )),
     Table("lift", "keys", "a contender, length and depth (goal retrieval)", (
         column("contender", "which of the three"), column("length", "tokens of the prompt"),
