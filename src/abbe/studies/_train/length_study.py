@@ -35,8 +35,8 @@ USUAL = Defaults(
     for_inference={HARD_MAXIMUM: "softmax", "adaptive-temperature": "softmax"},
 )  # fmt: skip
 QUICK = replace(
-    USUAL, normalizers=("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"), steps=500, readings=10, test_size=128,
-    rates={"sgd": (0.1, 0.3), "adamw": (3e-3, 1e-2), "muon": (3e-3, 1e-2)},
+    USUAL, normalizers=("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"), steps=500, readings=10,
+    test_size=128, rates={"sgd": (0.1, 0.3), "adamw": (3e-3, 1e-2), "muon": (3e-3, 1e-2)},
 )  # fmt: skip
 _QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
 

@@ -16,6 +16,7 @@ from .task import Batch, Task
 
 _MOST_SYMBOLS, _LONGEST = 1 << 17, 1 << 12  # a table of scores and rows of logits have to fit
 
+
 class Recall(Task):
     """Pairs of symbols, then every key in another order: one head has to find the value of each.
 
