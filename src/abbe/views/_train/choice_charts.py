@@ -49,7 +49,7 @@ def _dots(
     like = near_axis(value, "", drawn, (0.0, 1.01)) if value == "accuracy" else wide_axis(value, "", drawn, _DECADES)
     title = "loss (nats)" if value == "loss" else value
     x = alt.X(f"{value}:Q", title=title, scale=like["scale"], axis=like["axis"])
-    y = alt.Y("shown:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=230))
+    y = alt.Y("shown:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=270))
     scale = alt.Scale(domain=names, range=[look.colour for look in looks.values()])
     colour = alt.Color("shown:N", legend=None, scale=scale)
     schema: dict[str, Any] = {"shown": pl.String, value: pl.Float64}
