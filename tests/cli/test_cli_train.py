@@ -77,6 +77,8 @@ def test_every_option_of_a_command_is_an_argument_of_its_experiment(name: str) -
 def test_recall_text_and_length_have_options_of_their_own(asked: dict[str, Any]) -> None:
     assert run("train", "recall", "--temperature", "learned", "--qk-norm").exit_code == 0
     assert (asked["temperature"], asked["qk_norm"]) == ("learned", True)
+    assert run("train", "recall", "--pairs", "4", "--symbols", "8192", "--length", "64", "--width", "32").exit_code == 0
+    assert [asked[size] for size in ("pairs", "symbols", "length", "width")] == [4, 8192, 64, 32]
     assert run("train", "text", "--text", "a.txt", "--temperature", "0.5").exit_code == 0
     assert (asked["text"], asked["temperature"]) == (["a.txt"], "0.5")
     assert run("train", "length", "--lengths", "16,64").exit_code == 0

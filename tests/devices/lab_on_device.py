@@ -55,7 +55,11 @@ def trained(task: str, read_on: str = DEVICE, **changed: Any) -> None:
 
     def work(device: str) -> tuple[pl.DataFrame, pl.DataFrame]:
         content = lab_train(make_task(task, SIZES[task], TEXT), choice, device=torch.device(device))
-        seeds = [one | one["lengths"] | {"temperature": one["temperature"][0]} for one in content["seeds"]]
+        seeds = [
+            one | {f"{n} {i}": x for n, values in one["lengths"].items() for i, x in enumerate(values)}
+            | {"temperature": one["temperature"][0]}
+            for one in content["seeds"]
+        ]  # fmt: skip
         kept = [{k: v for k, v in one.items() if isinstance(v, int | float)} | one["alerts"] for one in seeds]
         curves = [{"loss": one["losses"]} | one["quantities"] for one in seeds]
         return pl.DataFrame(kept), pl.concat(

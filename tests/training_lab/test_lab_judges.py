@@ -22,7 +22,7 @@ def by_topic(findings: tuple[Finding, ...]) -> dict[str, Finding]:
 
 def long(normalizer: str, row: dict[int, float], spread: float = 0.01, rate: float = 0.1, **changed: Any) -> Any:
     """Three seeds around a row of accuracies."""
-    rows = [{str(n): x + (i - 1) * spread for n, x in row.items()} for i in range(3)]
+    rows = [{str(n): [x + (i - 1) * spread, 1.0] for n, x in row.items()} for i in range(3)]
     seeds = [seed(i, GOOD, accuracy=row[16], lengths=lengths, **changed) for i, lengths in enumerate(rows)]
     return part(rate, *seeds, normalizer=normalizer)
 
@@ -57,7 +57,7 @@ def test_longer_sets_are_compared_by_seed() -> None:
     better = {n: x + 0.05 for n, x in PUBLISHED.items()}
     mixed = part(
         0.1, *(
-            seed(i, GOOD, lengths={str(n): y for n, y in (PUBLISHED | {16384: 0.124 + x}).items()})
+            seed(i, GOOD, lengths={str(n): [y, 1.0] for n, y in (PUBLISHED | {16384: 0.124 + x}).items()})
             for i, x in enumerate((0.3, -0.1, 0.1))
         ),
         normalizer="sparsemax",
@@ -95,7 +95,7 @@ def test_fit_and_generalisation_are_both_reported() -> None:
 
 def test_the_best_rate_is_chosen_by_training_loss_alone() -> None:
     """A rate with a better test but a worse training loss is not taken."""
-    slow = part(1.0, *(seed(i, SLOW, lengths={"16": 1.0, "16384": 1.0}) for i in range(3)))
+    slow = part(1.0, *(seed(i, SLOW, lengths={"16": [1.0, 0.1], "16384": [1.0, 0.1]}) for i in range(3)))
     findings = by_topic(judge_length(tables(long("softmax", PUBLISHED), slow), 0.95))
     assert findings["softmax by length"].numbers["accuracy_16384"] == pytest.approx(0.124)
 

@@ -32,6 +32,15 @@ CASES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (train_recall, {"steps": 0}, r"steps is 0, but must be a whole number >= 10"),
     (train_recall, {"rates": 0}, r"rates must be numbers > 0"),
     (train_recall, {"rates": [0.1, 0.1]}, r"rates has duplicates"),
+    (train_recall, {"pairs": 0}, r"pairs is 0, but must be a whole number >= 1"),
+    (train_recall, {"symbols": 23}, r"symbols is 23, but must be a whole number >= 24"),
+    (train_recall, {"length": 64}, r"task recall has no size length: leave it out"),
+    (train_recall, {"task": "mqar", "symbols": 8}, r"symbols is 8, but must be a whole number >= 9"),
+    (train_recall, {"task": "mqar", "symbols": 10**9}, r"symbols is 1000000000, .* <= 131,072"),
+    (train_recall, {"task": "mqar", "length": 11}, r"length is 11, but must be a whole number >= 12"),
+    (train_recall, {"task": "mqar", "pairs": 11}, r"length is 32, but must be a whole number >= 33"),
+    (train_recall, {"width": 0}, r"width is 0, but must be a whole number >= 1"),
+    (train_length, {"normalizers": ["topk:k=1", "top-k:k=1"]}, r"named twice: topk:k=1, topk:k=1"),
     (train_recall, {"qk_norm": "yes"}, r"qk_norm is 'yes', but must be True or False"),
     (train_length, {"quick": 1}, r"quick is 1, but must be True or False"),
     (train_length, {"lengths": 0}, r"lengths must be whole numbers from 1 to 131,072"),
@@ -61,5 +70,5 @@ def test_tasks_in_causal_order_take_what_needs_it() -> None:
 def test_sizes_that_a_task_does_not_have() -> None:
     from abbe.studies._train.tasks import make_task
 
-    with pytest.raises(abbe.AbbeError, match="task recall has no size colour"):
+    with pytest.raises(abbe.AbbeError, match="task recall has no size colour: leave it out"):
         make_task("recall", {"colour": 3})

@@ -48,7 +48,7 @@ def test_no_gradient_crosses_seeds(name: str, learned: bool) -> None:
     batch = stacked([task.sample(_generator(seed, "data"), 4, None, held_out=False) for seed in range(3)])
     scores = network(*(x.double() if x.is_floating_point() else x for x in batch.inputs))
     targets = batch.targets[0].flatten()
-    nn.functional.cross_entropy(scores[0].flatten(0, -2), targets, ignore_index=-100).backward()
+    nn.functional.cross_entropy(scores[0].flatten(0, -2), targets).backward()
     own = {id(p) for module in network.modules() for p in getattr(module, "normalizers", [None])[:1] for p in _all(p)}
     of_normalizers = {id(p) for m in network.modules() for one in getattr(m, "normalizers", []) for p in _all(one)}
     for parameter in network.parameters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -29,8 +30,37 @@ def test_length_tests_adaptive_temperature_on_networks_trained_with_softmax() ->
     assert {"softmax by length", "adaptive-temperature by length", "fit and generalisation"} <= topics
 
 
+def test_the_hard_maximum_is_tested_on_networks_trained_with_softmax_and_named_so() -> None:
+    result = abbe.train_length(
+        normalizers=["softmax", "top-k:k=1"], rates=0.01, seeds=2, steps=10, lengths=[16, 64], **QUIET
+    )
+    first, second = result.table.partition_by("normalizer", maintain_order=True)
+    assert second["normalizer"].unique().to_list() == ["topk:k=1"]  # however it is spelt
+    assert first["train_loss"].to_list() == second["train_loss"].to_list()
+    assert result.lengths.filter(run=1)["entropy"].to_list() == [0.0] * 4
+    assert (result.lengths.filter(run=0)["entropy"] > 0).all()
+    findings = {finding.topic: finding for finding in result.findings}
+    name = "hard maximum on the trained softmax logits"
+    assert name in findings["normalizers against softmax on the longest sets"].numbers
+    assert name in findings["fit and generalisation"].sentence
+
+
+def test_sizes_of_a_recall_task() -> None:
+    result = abbe.train_recall(
+        task="mqar", pairs=3, symbols=513, length=48, width=24, normalizers="softmax", rates=0.003, seeds=1, steps=10,
+        **QUIET,
+    )  # fmt: skip
+    sizes = {"task": "mqar", "pairs": 3, "symbols": 513, "length": 48, "layers": 2}
+    text = result.manifest["text"]
+    assert {name: text[name] for name in sizes} == sizes
+    assert "3 pairs of 513 symbols in 48 tokens" in text["name"]
+    assert result.manifest["settings"]["width"] == 24
+    assert result.table["start_loss"][0] == pytest.approx(math.log(513), abs=1.0)
+
+
 def test_usual_normalizers_of_train_length_are_those_of_the_issue() -> None:
     named = {abbe.normalizer(spec).name for spec in USUAL.normalizers}
+    assert "topk:k=1" in USUAL.normalizers
     assert named == {
         *("softmax", "adaptive-temperature", "learned-temperature", "ssmax", "sparsemax", "entmax", "asentmax"),
         *("topk", "hybrid"),

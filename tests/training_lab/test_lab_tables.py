@@ -76,12 +76,12 @@ def test_each_choice_has_a_row_of_its_own() -> None:
 
 
 def test_curves_lengths_and_alerts() -> None:
-    one = seed(4, GOOD, lengths={"8": 0.9, "32": 0.5}, alerts={"sink": 5})
+    one = seed(4, GOOD, lengths={"8": [0.9, 0.1], "32": [0.5, 2.5]}, alerts={"sink": 5})
     parts = [part(0.1, one)]
     assert curve_table(parts).select("run", "seed", "step", "loss").rows() == [
         (0, 4, step, loss) for step, loss in zip(STEPS, GOOD, strict=True)
     ]
-    assert length_table(parts).rows() == [(0, 4, 8, 0.9), (0, 4, 32, 0.5)]
+    assert length_table(parts).rows() == [(0, 4, 8, 0.9, 0.1), (0, 4, 32, 0.5, 2.5)]
     assert alert_table(parts).rows() == [(0, 4, "sink", 5)]
 
 

@@ -80,7 +80,10 @@ def _seed(choice: Configuration, seed: int, experiment: str, fails: bool) -> dic
     quantities["max_logit"] = [(5 + step) / hard for step in STEPS]
     if diverges:
         quantities = {name: [*values[:2], *([None] * (len(STEPS) - 2))] for name, values in quantities.items()}  # type: ignore[list-item]
-    lengths = {str(n): max(0.1, accuracy - 0.08 * math.log2(n / 16)) for n in LENGTHS} if experiment == "length" else {}
+    lengths = {
+        str(n): [max(0.1, accuracy - 0.08 * math.log2(n / 16)), 0.5 * math.log(n) + 0.1 * seed]
+        for n in (LENGTHS if experiment == "length" else ())
+    }
     return {
         "seed": seed, "start": 4.8, "losses": losses, "loss": losses[-1], "accuracy": accuracy,
         "quantities": quantities, "alerts": {"logit_growth_100": 2} if hard < 0.1 else {}, "lengths": lengths,

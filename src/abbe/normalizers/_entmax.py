@@ -231,7 +231,8 @@ class AdaptiveScalableEntmax(Normalizer):
     """alpha-entmax((delta + beta (ln n)^gamma) l), n the visible keys (at least 2), arXiv 2506.16640.
 
     Jacobian and Lipschitz constant of entmax times the scale (an upper bound over row lengths). As n grows the
-    scale follows (ln n)^gamma, so that a fixed lead can hold a fixed support; made for training.
+    scale follows (ln n)^gamma, so that a fixed lead can hold a fixed support; made for training. The paper computes
+    beta and gamma from the hidden state of each query; here they are numbers, the same for all queries of a head.
     """
 
     name = "asentmax"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,11 @@ def test_warnings_stand_with_their_intervals(temperature: Experiment, charts: di
 def test_lengths_stand_beside_what_was_published() -> None:
     experiment = made_up("length", **COMPARED)
     chart = train_charts(experiment)["lengths"]
-    assert titles(chart) == ["all, means over seeds", "softmax", "sparsemax"]
+    assert titles(chart) == ["all, means over seeds", "entropy; dashed: equal weights", "softmax", "sparsemax"]
+    equal, entropies = rows_drawn(chart, "entropy; dashed: equal weights", "line")
+    assert [row["entropy"] for row in equal] == pytest.approx([math.log(n) for n in LENGTHS], rel=1e-5)
+    means = {row["length"]: row["entropy"] for row in entropies if row["shown"] == "sparsemax"}
+    assert means == pytest.approx({n: 0.5 * math.log(n) + 0.1 for n in LENGTHS}, rel=1e-5)
     (lines,) = rows_drawn(chart, "all, means over seeds", "line")
     published = {row["length"]: row["accuracy"] for row in lines if row["shown"] == "softmax, published"}
     assert published == {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124}
@@ -121,6 +126,17 @@ def test_lengths_stand_beside_what_was_published() -> None:
     assert "softmax, published" in said
     assert "98.6 %" in said
     assert "16,384" in said
+    assert "equal weights: ln n" in said
+    assert f"{0.5 * math.log(16384) + 0.1:.2f}" in said
+
+
+def test_the_hard_maximum_has_a_name_where_it_was_only_tested() -> None:
+    name = "hard maximum on the trained softmax logits"
+    some = COMPARED | {"normalizers": ("softmax", "topk:k=1")}
+    experiment = made_up("length", **some)
+    assert titles(train_charts(experiment)["lengths"])[2:] == ["softmax", name]
+    assert name in " ".join(printed(experiment, 200).split())
+    assert name not in printed(made_up("recall", **some), 200)  # trained with it
 
 
 def test_choices_are_named_by_what_differs() -> None:

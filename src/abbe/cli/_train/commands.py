@@ -86,13 +86,18 @@ def recall(
         setting("recall (one head) or mqar (causal, two layers).", autocompletion=_complete.recall_tasks),
     ] = "recall",
     normalizers: Normalizers = None, temperature: Temperature = None, qk_norm: Normed = False,
-    optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None, steps: Steps = None, quick: Quick = False,
-    workers: Workers = None, shared: Shared,
+    optimizers: Optimizers = None, rates: Rates = None, seeds: Seeds = None, steps: Steps = None,
+    pairs: Annotated[int | None, setting("Keys with a value per sequence; 24, with mqar 4.")] = None,
+    symbols: Annotated[int | None, setting("Different tokens; 128, with mqar 64.")] = None,
+    length: Annotated[int | None, setting("Tokens of a sequence of mqar; 32.")] = None,
+    width: Annotated[int | None, setting("Width of the network; 16, with mqar 64.")] = None,
+    quick: Quick = False, workers: Workers = None, shared: Shared,
 ) -> AnyResult:  # fmt: skip
     """Which normalizer learns key-value recall, and at which learning rates?"""
     return _trained(
         "train_recall", shared, task=task, normalizers=normalizers, temperature=temperature, qk_norm=qk_norm,
-        optimizers=optimizers, rates=rates, seeds=seeds, steps=steps, quick=quick, workers=workers,
+        optimizers=optimizers, rates=rates, seeds=seeds, steps=steps, pairs=pairs, symbols=symbols, length=length,
+        width=width, quick=quick, workers=workers,
     )  # fmt: skip
 
 

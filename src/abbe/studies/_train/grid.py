@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ... import normalizers as _normalizers
 from ..._arguments import whole, yes_or_no
 from .configuration import Configuration
 from .experiment import checked_normalizers, seeds_from
@@ -39,6 +40,8 @@ def grid(
 ) -> tuple[list[Configuration], dict[str, Any]]:  # fmt: skip
     """The runs, and the settings for the manifest; None stands for a default."""
     specs = checked_normalizers(defaults.normalizers if normalizers is None else normalizers, task)
+    known = {spec: str(_normalizers.normalizer(spec)) for spec in specs}  # another spelling is the same map
+    specs = checked_normalizers([known[x] if known[x] in defaults.for_inference else x for x in specs], task)
     names = checked_optimizers(optimizers)
     by_optimizer = {name: rates_for(name, rates, defaults.rates) for name in names}
     shared: dict[str, Any] = {

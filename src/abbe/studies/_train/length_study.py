@@ -8,6 +8,7 @@ from dataclasses import replace
 from ..._arguments import several, whole, yes_or_no
 from ..._errors import AbbeError
 from ...models import DeviceLike
+from ...words.lab import HARD_MAXIMUM
 from .._engine.inputs import FolderLike
 from .._engine.sharing.calls import shareable
 from .experiment import Plan, run_experiment
@@ -20,8 +21,9 @@ from .tasks.maximum import Maximum
 MOST_ITEMS = 1 << 17  # of one test set: a row of logits and its features have to fit
 USUAL = Defaults(
     normalizers=(
-        "softmax", "adaptive-temperature", "learned-temperature", "ssmax:learn=true", "sparsemax", "entmax:alpha=1.5",
-        "entmax:alpha=1.5,learn=true", "asentmax:alpha=1.5,learn=true", "topk:k=4", "hybrid:a=softmax,b=sparsemax",
+        "softmax", HARD_MAXIMUM, "adaptive-temperature", "learned-temperature", "ssmax:learn=true", "sparsemax",
+        "entmax:alpha=1.5", "entmax:alpha=1.5,learn=true", "asentmax:alpha=1.5,learn=true", "topk:k=4",
+        "hybrid:a=softmax,b=sparsemax",
     ),
     rates={"sgd": (0.03, 0.1, 0.3), "adamw": (3e-3, 1e-2, 3e-2), "muon": (3e-3, 1e-2, 3e-2)},
     steps=Maximum.steps,
@@ -30,11 +32,11 @@ USUAL = Defaults(
     cooldown=1.0,
     readings=20,
     test_size=256,
-    for_inference={"adaptive-temperature": "softmax"},
+    for_inference={HARD_MAXIMUM: "softmax", "adaptive-temperature": "softmax"},
 )  # fmt: skip
 QUICK = replace(
-    USUAL, normalizers=("softmax", "adaptive-temperature", "sparsemax"), steps=500, readings=10, test_size=128,
-    rates={"sgd": (0.1, 0.3), "adamw": (3e-3, 1e-2), "muon": (3e-3, 1e-2)},
+    USUAL, normalizers=("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"), steps=500, readings=10,
+    test_size=128, rates={"sgd": (0.1, 0.3), "adamw": (3e-3, 1e-2), "muon": (3e-3, 1e-2)},
 )  # fmt: skip
 _QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
 
@@ -51,11 +53,12 @@ def train_length(
     The task of arXiv 2410.01104, whose row for softmax (98.6, 94.3, 81.3, 53.8, 22.6, 12.4 %) stands beside the result.
     Each normalizer is trained at several rates and judged at its best one. Accuracy is reported at the trained length
     and at longer ones, since a map can fit its training data and generalise to nothing. As in that paper,
-    adaptive-temperature is not trained: networks are trained with softmax and tested with it.
+    adaptive-temperature is not trained: networks are trained with softmax and tested with it. So is topk:k=1, the hard
+    maximum on the trained softmax logits: what it loses, the logits have lost, and not the normalizer.
 
     Args:
-        normalizers: specs; by default softmax, adaptive and learned temperature, ssmax, sparsemax, entmax (fixed and
-            learned alpha), asentmax, topk and a hybrid of softmax and sparsemax.
+        normalizers: specs; by default softmax, the hard maximum on its logits, adaptive and learned temperature, ssmax,
+            sparsemax, entmax (fixed and learned alpha), asentmax, topk and a hybrid of softmax and sparsemax.
         rates: learning rates for all optimizers; by default three. They fall linearly to 0 over the run.
         optimizers: of "sgd", "adamw" and "muon".
         seeds: number of seeds, from `seed` on; intervals come from them.
@@ -66,7 +69,7 @@ def train_length(
 
     Returns:
         Every run of every seed, curves, the results at the best rates, and judged statements. High accuracy on long
-        sets means that selection generalises.
+        sets means that selection generalises; high entropy there, that the weight is spread over many items.
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ..._arguments import yes_or_no
+from ..._arguments import whole, yes_or_no
 from ..._errors import AbbeError
 from ...models import DeviceLike
 from .._engine.inputs import FolderLike
@@ -38,7 +38,8 @@ QUICK = {
 def train_recall(
     *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
-    steps: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
+    steps: int | None = None, pairs: int | None = None, symbols: int | None = None, length: int | None = None,
+    width: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
     device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
     """Train small networks to recall values by their keys, with each normalizer at its own best rate.
@@ -52,6 +53,10 @@ def train_recall(
         rates: learning rates for all optimizers; by default three or four for each.
         seeds: number of seeds, from `seed` on; intervals come from them.
         steps: per run, >= 10; by default those of the task.
+        pairs, symbols: keys with a value in each sequence, and different tokens; 24 of 128 for "recall", 4 of 64 for
+            "mqar".
+        length: tokens of a sequence of "mqar", >= 3 pairs; by default 32.
+        width: features of the network; 16 for "recall", 64 for "mqar".
         qk_norm: normalize queries and keys.
         quick: fewer normalizers, seeds and steps: less than a minute.
         seed, workers, device, folder, progress: as for `train_temperature`.
@@ -66,7 +71,9 @@ def train_recall(
     """
     if task not in USUAL:
         raise AbbeError(f"there is no recall task {task!r}: choose one of {', '.join(USUAL)}")
-    trained = make_task(task)
+    sizes = {"pairs": pairs, "symbols": symbols, "length": length}
+    trained = make_task(task, {name: size for name, size in sizes.items() if size is not None})
+    trained.width = whole("width", trained.width if width is None else width, least=1, most=1024)
     defaults = (QUICK if yes_or_no("quick", quick) else USUAL)[task]
     choices, settings = grid(
         trained, defaults, normalizers, optimizers, rates, seeds, steps, seed, temperature, qk_norm

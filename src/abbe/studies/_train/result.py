@@ -28,7 +28,9 @@ TABLE_SCHEMA: dict[str, Any] = {
 CURVE_SCHEMA: dict[str, Any] = {
     "run": pl.Int32, "seed": pl.Int64, "step": pl.Int32, "loss": pl.Float64, **dict.fromkeys(ALL_QUANTITIES, pl.Float64)
 }  # fmt: skip
-LENGTH_SCHEMA: dict[str, Any] = {"run": pl.Int32, "seed": pl.Int64, "length": pl.Int32, "accuracy": pl.Float64}
+LENGTH_SCHEMA: dict[str, Any] = {
+    "run": pl.Int32, "seed": pl.Int64, "length": pl.Int32, "accuracy": pl.Float64, "entropy": pl.Float64
+}  # fmt: skip
 ALERT_SCHEMA: dict[str, Any] = {"run": pl.Int32, "seed": pl.Int64, "rule": pl.String, "step": pl.Int32}
 SUMMARY_SCHEMA: dict[str, Any] = {
     **CHOICE_SCHEMA, "best_rate": pl.Float64, "best_run": pl.Int32, "accuracy": pl.Float64, "low": pl.Float64,
@@ -65,7 +67,8 @@ class Experiment(TablesResult):
             than a twentieth above the first one, or not finite. `largest_logit` is over the whole run; the monitored
             quantities are those of the last step.
         curves: loss and monitored quantities at every step that was read, by run and seed.
-        lengths: accuracy at each test length, by run and seed; empty for tasks of one length.
+        lengths: accuracy and mean entropy of the attention weights (nats) at each test length, by run and seed; empty
+            for tasks of one length.
         alerts: the first step at which each alert of the monitor was raised, by run and seed.
         summary: a row for each choice except for the rate: the best rate (by training loss) and its results, with an
             interval over seeds, and the sensitivity to the rate (arXiv 2309.14322): the mean over rates of the

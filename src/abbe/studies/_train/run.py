@@ -16,7 +16,7 @@ from .configuration import Configuration
 from .network.attention import AttentionSettings
 from .optimizers import Factors, Optimizer, compensation
 from .reading import Reader, attentions, snapshot, watch
-from .tasks import IGNORED, Batch, Task
+from .tasks import Batch, Task
 from .tasks.task import stacked
 from .temperature import temperature
 
@@ -109,7 +109,7 @@ class _Run:
 
     def _losses(self, batch: Batch) -> Tensor:
         """Mean cross-entropy of each seed, in nats."""
-        return _summed_losses(self.network(*batch.inputs), batch.targets) / _questions(batch.targets)
+        return _summed_losses(self.network(*batch.inputs), batch.targets) / batch.targets[0].numel()
 
     def content(self) -> dict[str, Any]:
         learned = [_learned(self.network, place) for place in range(len(self.choice.seeds))]
@@ -135,17 +135,17 @@ class _Run:
                 }
             )
         for length in self.task.test_lengths:
-            for place, (accuracy, _) in enumerate(self._test(length)):
-                seeds[place]["lengths"][str(length)] = accuracy
+            for place, (accuracy, _, entropy) in enumerate(self._test(length)):
+                seeds[place]["lengths"][str(length)] = [accuracy, entropy]
         return {"steps": self.steps, "seeds": seeds}
 
     @torch.no_grad()
-    def _test(self, length: int | None) -> list[tuple[float | None, float | None]]:
-        """Accuracy and loss of every seed on data that was never trained on."""
+    def _test(self, length: int | None) -> list[list[float | None]]:
+        """Accuracy, loss and entropy of the weights (with a length) of every seed on data never trained on."""
         for part in attentions(self.network):
             part.progress = 1.0
         generators = [_generator(seed, "test") for seed in self.choice.seeds]
-        right, loss, questions = torch.zeros(3, len(generators), dtype=torch.float64)
+        right, loss, entropy, questions = torch.zeros(4, len(generators), dtype=torch.float64)
         at_once = max(1, _ITEMS_AT_ONCE // ((length or 64) * self.choice.width))
         for start in range(0, self.choice.test_size, at_once):
             self.alive()
@@ -154,19 +154,17 @@ class _Run:
             scores, targets = self.network(*batch.inputs), batch.targets
             right += (scores.argmax(-1) == targets).flatten(1).sum(1).cpu()
             loss += _summed_losses(scores, targets).cpu()
-            questions += _questions(targets).cpu()
-        accuracies, losses = (right / questions).tolist(), (loss / questions).tolist()
-        return [(_rounded(a), _rounded(b)) for a, b in zip(accuracies, losses, strict=True)]
-
-
-def _questions(targets: Tensor) -> Tensor:
-    """How many targets of each seed are scored."""
-    return (targets != IGNORED).flatten(1).sum(1)
+            questions += targets[0].numel()
+            if length is not None:
+                (layer,) = attentions(self.network)  # tasks with lengths have one layer, and a question per example
+                assert layer.entropy is not None
+                entropy += layer.entropy.cpu().double().mean((2, 3)).sum(1)
+        return [[_rounded(x) for x in one] for one in (torch.stack([right, loss, entropy]) / questions).T.tolist()]
 
 
 def _summed_losses(scores: Tensor, targets: Tensor) -> Tensor:
     """Cross-entropy of each seed, summed over its questions."""
-    flat = nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten(), ignore_index=IGNORED, reduction="none")
+    flat = nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten(), reduction="none")
     return flat.view(len(targets), -1).sum(1)
 
 

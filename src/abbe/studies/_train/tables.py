@@ -74,9 +74,9 @@ def curve_table(parts: Sequence[Part]) -> pl.DataFrame:
 
 def length_table(parts: Sequence[Part]) -> pl.DataFrame:
     rows = [
-        (run, seed["seed"], int(length), accuracy)
+        (run, seed["seed"], int(length), *values)
         for run, _, seed in _seeds(parts)
-        for length, accuracy in seed["lengths"].items()
+        for length, values in seed["lengths"].items()
     ]
     return pl.DataFrame(rows, schema=LENGTH_SCHEMA, orient="row")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +49,7 @@ def _dots(
     like = near_axis(value, "", drawn, (0.0, 1.01)) if value == "accuracy" else wide_axis(value, "", drawn, _DECADES)
     title = "loss (nats)" if value == "loss" else value
     x = alt.X(f"{value}:Q", title=title, scale=like["scale"], axis=like["axis"])
-    y = alt.Y("shown:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=230))
+    y = alt.Y("shown:N", title=None, sort=names, scale=alt.Scale(domain=names), axis=alt.Axis(labelLimit=270))
     scale = alt.Scale(domain=names, range=[look.colour for look in looks.values()])
     colour = alt.Color("shown:N", legend=None, scale=scale)
     schema: dict[str, Any] = {"shown": pl.String, value: pl.Float64}
@@ -103,7 +104,7 @@ def _over_rates(rows: list[Row], value: str, y: alt.Y, style: Mapping[str, Any],
 
 
 def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
-    """All means in one panel next to published ones; then a panel per choice with all seeds."""
+    """Means of accuracy, next to published ones, and of entropy; then a panel per choice with all seeds."""
     colours, table = THEMES[theme], length_rows(experiment)
     rows = [row | {"shown": row["name"]} for row in rows_of(table)]
     published: list[Row] = [
@@ -119,13 +120,23 @@ def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
     places = sorted({row["length"] for row in rows} | {row["length"] for row in published})
     x, y = places_axis("length", "items in the list", places), share_axis("accuracy", "accuracy")
     style = series_style(looks | dashed, looks | dashed)
-    means = over_seeds(table.rename({"name": "shown"}), ["shown", "length"], "accuracy")
-    tips = [tip("shown", "run", "N"), tip("length", "items"), tip("accuracy")]
+    means = over_seeds(table.rename({"name": "shown"}), ["shown", "length"], "accuracy", "entropy")
+    which = [tip("shown", "run", "N"), tip("length", "items")]
+    tips, more = [*which, tip("accuracy")], [*which, tip("entropy", "entropy (nats)")]
     lines = source([*means, *published])
     overview = panel(
         [lines.mark_line().encode(x, y, tooltip=tips, **style),
          source(means).mark_point(**MEANS).encode(x, y, style["color"], tooltip=tips)],
         "all, means over seeds",
+    )  # fmt: skip
+    nats = near_axis("entropy", "entropy of the weights (nats)", [0.0, math.log(max(places))])
+    # Of equal weights, the most there can be.
+    most = source([{"length": length, "entropy": math.log(length)} for length in places])
+    entropies = panel(
+        [most.mark_line(strokeDash=list(_PUBLISHED_DASH), color=colours.soft).encode(x, nats),
+         source(means).mark_line().encode(x, nats, tooltip=more, **style),
+         source(means).mark_point(**MEANS).encode(x, nats, style["color"], tooltip=more)],
+        "entropy; dashed: equal weights",
     )  # fmt: skip
     panels = [_one(name, rows, means, _reference(name, published), x, y, style, colours) for name in looks]
     about = [
@@ -133,7 +144,7 @@ def length_chart(experiment: Experiment, theme: ThemeName) -> Spec:
         f"dashed: {PUBLISHED_PAPER}, trained on up to 16 items as here",
     ]
     question = "How far does accuracy hold beyond the lengths of training?"
-    return finished([overview, *panels], question, about, theme, columns=3, legend_columns=3)
+    return finished([overview, entropies, *panels], question, about, theme, columns=3, legend_columns=3)
 
 
 def _published(name: str) -> str:

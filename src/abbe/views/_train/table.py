@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -71,7 +72,8 @@ def main_tables(experiment: Experiment) -> list[TextTable]:
     """What the best rates reach."""
     if experiment.experiment == "temperature":
         return [_by_temperature(experiment)]
-    return [*([_by_length(experiment)] if experiment.lengths.height else []), _reached(experiment)]
+    lengths = [_by_length(experiment), _entropies(experiment)] if experiment.lengths.height else []
+    return [*lengths, _reached(experiment)]
 
 
 def _by_temperature(experiment: Experiment) -> TextTable:
@@ -104,20 +106,41 @@ def _reach(row: Mapping[str, Any] | None) -> str:
 
 def _by_length(experiment: Experiment) -> TextTable:
     """Means over seeds, next to published ones."""
-    table = length_rows(experiment)
-    means = table.group_by("name", "length", maintain_order=True).agg(pl.col("accuracy").mean())
-    by_name: dict[str, dict[int, float]] = {}
-    for name, length, accuracy in means.iter_rows():
-        by_name.setdefault(name, {})[length] = accuracy
+    by_name = _means(experiment, "accuracy")
     by_name |= {f"{name}, published": values for name, values in PUBLISHED.items()}
+    note = f"published: {PUBLISHED_PAPER}"
+    return _over_lengths("Accuracy by items in the list, at the best rate", by_name, _share, note)
+
+
+def _entropies(experiment: Experiment) -> TextTable:
+    by_name = _means(experiment, "entropy")
+    lengths = {length for values in by_name.values() for length in values}
+    by_name["equal weights: ln n"] = {length: math.log(length) for length in lengths}
+    title = "Entropy of the attention weights by items in the list (nats), at the best rate"
+    return _over_lengths(title, by_name, "{:.2f}".format, "means over test lists and seeds")
+
+
+def _means(experiment: Experiment, column: str) -> dict[str, dict[int, float]]:
+    means = length_rows(experiment).group_by("name", "length", maintain_order=True).agg(pl.col(column).mean())
+    by_name: dict[str, dict[int, float]] = {}
+    for name, length, value in means.drop_nulls(column).iter_rows():
+        by_name.setdefault(name, {})[length] = value
+    return by_name
+
+
+def _over_lengths(
+    title: str, by_name: Mapping[str, Mapping[int, float]], shown: Callable[[float], str], note: str
+) -> TextTable:
     lengths = sorted({length for values in by_name.values() for length in values})
-    rows = [[name, *(_share(values.get(length)) for length in lengths)] for name, values in by_name.items()]
-    columns = ("normalizer", *(f"{length:,}" for length in lengths))
-    return TextTable("Accuracy by items in the list, at the best rate", columns, rows, f"published: {PUBLISHED_PAPER}")
+    rows = [
+        [name, *(shown(values[length]) if length in values else MISSING for length in lengths)]
+        for name, values in by_name.items()
+    ]
+    return TextTable(title, ("normalizer", *(f"{length:,}" for length in lengths)), rows, note)
 
 
-def _share(value: float | None) -> str:
-    return MISSING if value is None else f"{100 * value:.1f} %"
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
 
 
 def _reached(experiment: Experiment) -> TextTable:
@@ -134,7 +157,7 @@ def _reached(experiment: Experiment) -> TextTable:
 
 
 def _accuracy(row: Mapping[str, Any]) -> str:
-    return with_interval(row["accuracy"], row["low"], row["high"], lambda share: f"{100 * share:.1f} %")
+    return with_interval(row["accuracy"], row["low"], row["high"], _share)
 
 
 def _choices(experiment: Experiment) -> TextTable:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from ...words.lab import CHOICE
+from ...words.lab import CHOICE, HARD_MAXIMUM, HARD_MAXIMUM_NAME
 from ...words.manifest import part_of, text_name
 from ...words.numbers import many
 from ...words.training import alert_words
@@ -102,7 +102,8 @@ def with_names(experiment: Experiment) -> pl.DataFrame:
     temperatures, optimizers = ({row[part] for row in rows} for part in ("temperature", "optimizer"))
 
     def name(row: Mapping[str, Any]) -> str:
-        parts = [normalizer_name(row)]
+        hard = experiment.experiment == "length" and row["normalizer"] == HARD_MAXIMUM
+        parts = [HARD_MAXIMUM_NAME if hard else normalizer_name(row)]
         if temperatures != {"1"}:
             parts += [temperature_name(row["temperature"])] if row["temperature"] != "1" else []
             parts += ["compensated"] if row["compensated"] else []
@@ -119,6 +120,6 @@ def named_table(experiment: Experiment) -> pl.DataFrame:
 
 
 def length_rows(experiment: Experiment) -> pl.DataFrame:
-    """Accuracy by test length at the best rate of each choice: name, seed, length, accuracy."""
+    """Accuracy and entropy by test length at the best rate of each choice: name, seed, length, accuracy, entropy."""
     named = with_names(experiment).select("name", pl.col("best_run").alias("run"))
     return named.join(experiment.lengths, on="run", how="inner", maintain_order="left_right").drop_nulls("accuracy")

@@ -7,7 +7,7 @@ from itertools import pairwise
 import polars as pl
 
 from ....words.finding import Fact, Finding
-from ....words.lab import PUBLISHED
+from ....words.lab import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED
 from ....words.numbers import number, percent, with_interval
 from ..tables import Tables, mean_interval
 from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
@@ -21,7 +21,8 @@ _ByLength = dict[int, dict[int, float]]  # accuracy by length and seed
 
 def judge_length(tables: Tables, level: float) -> tuple[Finding, ...]:
     findings: list[Finding] = []
-    for more, rows in by_optimizer(tables):
+    for more, table in by_optimizer(tables):
+        rows = table.with_columns(pl.col("normalizer").replace(HARD_MAXIMUM, HARD_MAXIMUM_NAME))
         best = at_best_rate(rows)
         by_length = {name: _by_length(tables.lengths, some["run"][0]) for name, some in best.items()}
         findings += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]

@@ -66,6 +66,7 @@ class Attention(nn.Module):
         self.normalizers = nn.ModuleList([one, *more]).to(dtype)
         self.watched = False
         self.seen: Seen | None = None
+        self.entropy: Tensor | None = None  # of the last weights without gradients, (seed, batch, head, query), nats
         self.progress = 0.0  # of the run, for a scheduled temperature
 
     def normalizer_of(self, seed: int) -> Normalizer:
@@ -131,11 +132,13 @@ class Attention(nn.Module):
         return support_map(self.normalizer_of(0), query, with_sink=False) is not None
 
     def _weights(self, logits: Tensor) -> Tensor:
-        if len(self.normalizers) == 1:
-            weights: Tensor = self.normalizers[0](logits)
-            return weights
-        each = [normalizer(rows) for normalizer, rows in zip(self.normalizers, logits.unbind(0), strict=True)]
-        return torch.stack(each)
+        each = [logits] if len(self.normalizers) == 1 else logits.unbind(0)
+        weights = [normalizer(rows) for normalizer, rows in zip(self.normalizers, each, strict=True)]
+        together: Tensor = weights[0] if len(weights) == 1 else torch.stack(weights)
+        if not torch.is_grad_enabled():
+            total = together.sum(-1)  # weights need not sum to 1: as everywhere, the entropy of their shares
+            self.entropy = total.log() + torch.special.entr(together).sum(-1) / total
+        return together
 
     def temperatures(self) -> list[float]:
         """The current temperature of each seed."""

@@ -24,14 +24,16 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(_Layer(generators, settings, hidden, dtype) for _ in range(layers))
         self.scores = Linear(generators, width, tokens, bias=False, dtype=dtype)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """Scores of the next token, (seed, batch, position, token)."""
+    def forward(self, tokens: Tensor, asked: Tensor | None = None) -> Tensor:
+        """Scores of the next token, (seed, batch, position, token), at all positions or those `asked`."""
         length = tokens.shape[-1]
         places = torch.arange(length, device=tokens.device).expand(len(tokens), 1, length)
         x = self.tokens(tokens) + self.positions(places)
         visible = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
         for layer in self.layers:
             x = layer(x, visible)
+        if asked is not None:  # scores of many tokens cost more than the layers
+            x = x.gather(-2, asked[..., None].expand(*asked.shape, x.shape[-1]))
         scores: Tensor = self.scores(unit_rms(x))
         return scores
 

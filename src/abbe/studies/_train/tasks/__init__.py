@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,10 @@ from ...._errors import AbbeError
 from ....models import Text, read_text
 from .maximum import Maximum
 from .recall import Mqar, Recall
-from .task import IGNORED, Batch, Task
+from .task import Batch, Task
 from .text import NextCharacter
 
-__all__ = ["IGNORED", "TASKS", "Batch", "Task", "make_task"]
+__all__ = ["TASKS", "Batch", "Task", "make_task"]
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Recall, Mqar, Maximum, NextCharacter)}
 
 
@@ -23,7 +24,7 @@ def make_task(name: str, sizes: Mapping[str, Any] | None = None, text: Text | No
     arguments = dict(sizes or {})
     if name == NextCharacter.name:
         arguments["text"] = read_text(None) if text is None else text
-    try:
-        return TASKS[name](**arguments)
-    except TypeError:
-        raise AbbeError(f"task {name} has no size {', '.join(arguments)}") from None
+    unknown = [size for size in arguments if size not in inspect.signature(TASKS[name]).parameters]
+    if unknown:
+        raise AbbeError(f"task {name} has no size {', '.join(unknown)}: leave it out")
+    return TASKS[name](**arguments)

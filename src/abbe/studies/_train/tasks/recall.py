@@ -7,11 +7,14 @@ from typing import Any
 import torch
 from torch import nn
 
+from ...._arguments import whole
 from ..network.attention import AttentionSettings
 from ..network.decoder import Decoder
 from ..network.layers import Generators
 from ..network.reader import SymbolReader
-from .task import IGNORED, Batch, Task
+from .task import Batch, Task
+
+_MOST_SYMBOLS, _LONGEST = 1 << 17, 1 << 12  # a table of scores and rows of logits have to fit
 
 
 class Recall(Task):
@@ -22,11 +25,12 @@ class Recall(Task):
     """
 
     name = "recall"
-    meaning = "key-value recall with one head"
     steps, batch, width, heads = 600, 32, 16, 1
 
     def __init__(self, pairs: int = 24, symbols: int = 128) -> None:
-        self.pairs, self.symbols = pairs, symbols
+        self.pairs = whole("pairs", pairs, least=1)
+        self.symbols = whole("symbols", symbols, least=pairs, most=_MOST_SYMBOLS)  # keys are distinct
+        self.meaning = f"key-value recall ({pairs} pairs of {symbols:,} symbols) with one head"
         self.chance = 1 / symbols
 
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
@@ -47,17 +51,21 @@ class Mqar(Task):
     """Multi-query associative recall (arXiv 2312.04927): k v k v ... then blanks, with the keys again among them.
 
     The answer is due at the position of the repeated key. The first half of the symbols are keys, the second values;
-    the last one is the blank.
+    the last one is the blank. The smallest setting there has 8,192 symbols and 64 tokens.
     """
 
     name = "mqar"
-    meaning = "multi-query associative recall with a causal transformer"
     steps, batch, width, heads = 1000, 32, 64, 1
     ordered = True
 
     def __init__(self, pairs: int = 4, symbols: int = 64, length: int = 32, layers: int = 2) -> None:
-        self.pairs, self.symbols, self.length, self.layers = pairs, symbols, length, layers
+        self.pairs = whole("pairs", pairs, least=1)
+        self.symbols = whole("symbols", symbols, least=2 * pairs + 1, most=_MOST_SYMBOLS)
+        self.length = whole("length", length, least=3 * pairs, most=_LONGEST)  # the pairs, then every key again
+        self.layers = layers
         self.kinds = (symbols - 1) // 2  # as many keys as values, and a blank
+        sizes = f"{pairs} pairs of {symbols:,} symbols in {length:,} tokens"
+        self.meaning = f"multi-query associative recall ({sizes}) with a causal transformer"
         self.chance = 1 / pairs  # by copying any value of the sequence
 
     def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
@@ -71,8 +79,7 @@ class Mqar(Task):
         tokens = torch.full((size, whole), self.symbols - 1)
         tokens[:, 0 : 2 * pairs : 2], tokens[:, 1 : 2 * pairs : 2] = keys, values
         places = 2 * pairs + _distinct(generator, size, whole - 2 * pairs, pairs)
-        targets = torch.full((size, whole), IGNORED)
-        return Batch((tokens.scatter(1, places, keys),), targets.scatter(1, places, values))
+        return Batch((tokens.scatter(1, places, keys), places), values)
 
     def facts(self) -> dict[str, Any]:
         sizes = {"pairs": self.pairs, "symbols": self.symbols, "length": self.length, "layers": self.layers}

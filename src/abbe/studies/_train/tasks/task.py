@@ -13,12 +13,10 @@ from torch import Tensor, nn
 from ..network.attention import AttentionSettings
 from ..network.layers import Generators
 
-IGNORED = -100  # a target that is not scored
-
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Inputs of a network, and the right class for every question; IGNORED where nothing is asked."""
+    """Inputs of a network, and the right class for every question."""
 
     inputs: tuple[Tensor, ...]
     targets: Tensor
