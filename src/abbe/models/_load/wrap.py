@@ -34,7 +34,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
         >>> abbe.models.wrap(loaded.network, loaded.tokenizer, "mine").name
         'mine'
     """
-    network = unwrapped(network)
+    network = unwrapped(network, alone=True)
     config: Any = getattr(network, "config", None)
     if config is None or not hasattr(config, "get_text_config"):
         raise AbbeError(f"{type(network).__name__} is not a transformers model: it has no config")
