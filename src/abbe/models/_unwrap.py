@@ -12,15 +12,23 @@ from torch import nn
 
 from .._errors import AbbeError
 
+_PEFT = ("peft.peft_model", "peft.mixed_model")
+_OUTSIDE = ("POLY", "XLORA")  # kinds of PEFT whose adapters need what only PEFT's own forward gives them
 
-def unwrapped(model: Any) -> Any:
-    """The network inside `torch.compile`, DistributedDataParallel or DataParallel, also if they are nested.
+
+def unwrapped(model: Any, *, alone: bool = False) -> Any:
+    """The network inside `torch.compile`, DistributedDataParallel, DataParallel or PEFT, also if they are nested.
 
     Args:
         model: wrapped or not.
+        alone: the network will be called without its wrapper.
 
     Returns:
-        The network itself.
+        The network itself. PEFT's adapters are parts of it, so it computes with those that are active.
+
+    Raises:
+        AbbeError: called alone, the network would compute something else than PEFT's model, which adds tokens to a text
+            or adapts to it.
 
     Examples:
         >>> layer = torch.nn.Linear(2, 2)
@@ -31,10 +39,27 @@ def unwrapped(model: Any) -> Any:
         inner = getattr(model, "_orig_mod", None)  # of torch.compile: its class is private
         if inner is None and isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
             inner = model.module
+        elif inner is None and type(model).__module__ in _PEFT:
+            inner = _adapted(model, alone)
         if not isinstance(inner, nn.Module):
             break
         model = inner
     return model
+
+
+def _adapted(model: Any, alone: bool) -> nn.Module | None:
+    """The network that a model of PEFT holds, with its adapters."""
+    from transformers import PreTrainedModel
+
+    settings = getattr(model, "active_peft_config", None)
+    if alone and settings is not None:
+        kind = settings.peft_type.value
+        if settings.is_prompt_learning or kind in _OUTSIDE or getattr(settings, "alora_invocation_tokens", None):
+            raise AbbeError(
+                f"unsupported: this {type(model).__name__} ({kind}) adds to its network from outside, and studies call "
+                "the network alone; tap or swap the model, and call it yourself"
+            )
+    return next(_outermost(model, PreTrainedModel), None)
 
 
 def checked_network(model: object, who: str, search: bool = False) -> Any:

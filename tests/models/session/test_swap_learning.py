@@ -106,6 +106,36 @@ def test_gradients_are_those_of_differences() -> None:
                 assert float(weight.grad[place]) == pytest.approx(float(above - below) / 2e-5, rel=1e-4, abs=1e-9)
 
 
+def test_parameters_that_someone_else_froze_are_said_once() -> None:
+    """As get_peft_model does: everything frozen, and what it adds learns."""
+    network: Any = llama()
+    with swap(network, LEARNED) as swapped:
+        network.requires_grad_(False)
+        loss_of(network)  # nothing learns: an evaluation
+        network.model.layers[0].self_attn.v_proj.requires_grad_(True)
+        with torch.no_grad():
+            loss_of(network)
+        with pytest.warns(
+            UserWarning, match=r"of this swap were frozen .* call requires_grad_\(True\) on each"
+        ) as said:
+            loss_of(network)
+        loss_of(network)  # no second warning, which would be an error
+        assert len(said) == 1
+        for parameter in swapped.parameters():
+            parameter.requires_grad_(True)
+        loss_of(network).backward()
+        assert all(parameter.grad is not None for parameter in swapped.parameters())
+
+
+def test_parameters_that_were_frozen_before_or_in_part_are_nobodys_mistake() -> None:
+    network, frozen = llama(), normalizer(LEARNED).requires_grad_(False)
+    with swap(network, frozen):
+        loss_of(network)
+    with swap(network, LEARNED) as swapped:
+        next(swapped.parameters()).requires_grad_(False)
+        loss_of(network)
+
+
 def test_dropout_is_honoured_in_training_only() -> None:
     network = make("GPT2LMHeadModel", "GPT2Config", n_layer=1, n_head=2, n_embd=16, attn_pdrop=0.5, resid_pdrop=0)
     with torch.no_grad(), swap(network, "sparsemax"):

@@ -36,7 +36,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
     """
     from transformers import PreTrainedModel
 
-    network = unwrapped(network)
+    network = unwrapped(network, alone=True)
     if not isinstance(network, PreTrainedModel):
         raise AbbeError(f"{type(network).__name__} is not a transformers model{instead_of(network)}")
     offloaded = any(hasattr(part, "_hf_hook") for part in network.modules())  # accelerate's hooks bring weights back

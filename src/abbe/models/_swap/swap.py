@@ -8,6 +8,7 @@ while the swap lasts; no module of transformers is patched.
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Self
@@ -95,6 +96,7 @@ class Swap:
         self._listeners: list[Listener] = []
         self._session = Session(self.network, SWAP_PREFIX)
         normalizers = as_module(self._plan.by_layer).train(self.network.training)
+        self._learning = [parameter for parameter in normalizers.parameters() if parameter.requires_grad]
         modules = {layer.module: layer.path for layer in self._plan.by_layer}
         self._session.open(self._attend, modules, part=(ATTRIBUTE, normalizers))
 
@@ -178,6 +180,8 @@ class Swap:
         trial = self._session.trial
         groups = self._groups_of(raw)
         check_order(raw, groups)
+        if self._learning and not torch.compiler.is_compiling():
+            self._say_if_frozen(raw)
         if self._listeners and trial is None:
             _, call = self._session.reader.read(raw)
             for listener in self._listeners:
@@ -187,6 +191,17 @@ class Swap:
         if trial is not None:
             trial.see(*self._session.reader.read(raw), output)
         return output
+
+    def _say_if_frozen(self, raw: RawCall) -> None:
+        """Warn once if a model learns, but nothing of the swap does any more: get_peft_model freezes what it finds."""
+        trains = torch.is_grad_enabled() and (raw.query.requires_grad or raw.value.requires_grad)
+        if trains and not any(parameter.requires_grad for parameter in self._learning):
+            self._learning = []
+            warnings.warn(
+                "the learnable parameters of this swap were frozen after it began, as get_peft_model does, so they do "
+                "not learn; if they shall, call requires_grad_(True) on each of the swap's parameters()",
+                stacklevel=2,
+            )
 
     def _groups_of(self, raw: RawCall) -> tuple[HeadGroup, ...]:
         groups = (self._groups if self._session.trial is None else self._trial_groups).get(raw.module)

@@ -66,7 +66,7 @@ def load_inputs(
 def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: Placed = _USUAL) -> LoadedModel:
     """Load by name, or take the model in memory, without wrappers of torch.compile or parallel training."""
     if isinstance(model, LoadedModel):
-        inner = models.unwrapped(model.network)
+        inner = models.unwrapped(model.network, alone=True)
         return _as_it_is(model if inner is model.network else dataclasses.replace(model, network=inner), placed)
     if isinstance(model, nn.Module) or isinstance(getattr(model, "_module", None), nn.Module):
         network: Any = model  # or a wrapper of another package, which is refused by name

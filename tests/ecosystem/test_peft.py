@@ -1,0 +1,145 @@
+"""Models of PEFT: measured and swapped as the network with its adapters, against the same with merged weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import polars as pl
+import pytest
+import tiny_models
+import torch
+from tiny_runs import QUICK, TEXT
+from torch import Tensor
+
+import abbe
+
+peft = pytest.importorskip("peft")
+
+TOKENIZER = tiny_models.byte_tokenizer()
+SHORT = {"lengths": 24, "windows": 4, "queries": 8, "tokenizer": TOKENIZER, "progress": False}
+STUDIES: dict[str, Callable[[Any], pl.DataFrame]] = {
+    "diagnose": lambda model: abbe.diagnose(model, TEXT, lengths=24, tokenizer=TOKENIZER, **QUICK).table,
+    "calibrate": lambda model: (
+        abbe.calibrate(
+            model, TEXT, length=24, windows=2, held_out=2, steps=5, resamples=50, tokenizer=TOKENIZER, progress=False
+        ).table
+    ),
+    "diff": lambda model: abbe.diff(model, tiny_models.llama(vocab_size=256), TEXT, **SHORT).table.select(
+        "measure", "layer", "head", "length", "n", "first", "second"
+    ),
+}
+
+
+def adapted(network: Any = None, targets: Sequence[str] = ("q_proj", "k_proj", "v_proj", "o_proj")) -> Any:
+    """A LoRA whose adapter is far from zero."""
+    config = peft.LoraConfig(target_modules=list(targets), r=4, task_type="CAUSAL_LM")
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = peft.get_peft_model(network or tiny_models.llama(vocab_size=256), config)
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.3)
+    return model.eval()
+
+
+def merged(model: Any) -> Any:
+    return copy.deepcopy(model).merge_and_unload()
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_tap_swap_and_plan_are_those_of_the_merged_network() -> None:
+    model, ids = adapted(), tiny_models.tokens()
+    twin = merged(model)
+    plain = model(input_ids=ids).logits
+    base = model.get_base_model()
+    with model.disable_adapter():
+        assert float((model(input_ids=ids).logits - plain).abs().max()) > 0.1
+    assert repr(abbe.plan(model, "layers.1=sparsemax")) == repr(abbe.plan(twin, "layers.1=sparsemax"))
+    heard: dict[Any, list[Tensor]] = {model: [], twin: []}
+    for one, weights in heard.items():
+        with abbe.tap(one) as t:
+            assert t.check(input_ids=ids) < 1e-5
+            t.listen(lambda call, weights=weights: weights.append(call.weights()))
+            close(one(input_ids=ids).logits, plain)
+    for mine, other in zip(*heard.values(), strict=True):
+        close(mine, other)
+    with abbe.swap(model, "sparsemax") as one, abbe.swap(twin, "sparsemax"):
+        assert one.network is base
+        assert one.check(input_ids=ids) < 1e-5
+        swapped = model(input_ids=ids).logits
+        close(swapped, twin(input_ids=ids).logits)
+    assert float((swapped - plain).abs().max()) > 0.1
+    assert torch.equal(model(input_ids=ids).logits, plain)
+
+
+@torch.no_grad()
+def test_output_vectors_behind_an_adapter_are_refused() -> None:
+    """They would be those of the weights beneath it, or of a part of the adapter."""
+    calls: list[abbe.models.AttentionCall] = []
+    for targets in (["q_proj"], ["q_proj", "o_proj"]):
+        model = adapted(targets=targets)
+        with abbe.tap(model) as t:
+            t.check(input_ids=tiny_models.tokens())
+            t.listen(calls.append)
+            model(input_ids=tiny_models.tokens())
+    weight = model.get_base_model().model.layers[0].self_attn.o_proj.base_layer.weight
+    torch.testing.assert_close(calls[0].value_to_output().flatten(0, 1), weight.T)
+    with pytest.raises(abbe.AbbeError, match=r"its output projection has an adapter, so there are no output vectors"):
+        calls[2].value_to_output()
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_studies_measure_the_merged_network(study: str) -> None:
+    model = adapted()
+    one, other = STUDIES[study](model), STUDIES[study](merged(model))
+    if "measure" in one.columns:
+        # Without positions in values, repeated bytes have the same vectors in layer 0: rounding breaks the ties.
+        one, other = (table.filter(~pl.col("measure").str.contains("cosine")) for table in (one, other))
+    floats = [name for name, kind in one.schema.items() if kind.is_float()]
+    keys = [name for name in one.columns if name not in floats]
+    one, other = (table.sort(keys, maintain_order=True) for table in (one, other))
+    assert one.select(keys).equals(other.select(keys))
+    for name in floats:
+        a, b = (torch.tensor(table[name].fill_null(0).to_list(), dtype=torch.float64) for table in (one, other))
+        torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3, equal_nan=True, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def test_what_peft_adds_from_outside_is_refused_by_studies() -> None:
+    prompts = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=3)
+    model = peft.get_peft_model(tiny_models.llama(vocab_size=256), prompts).eval()
+    with pytest.raises(
+        abbe.AbbeError, match=r"PeftModelForCausalLM \(PROMPT_TUNING\) adds to its network from outside"
+    ):
+        STUDIES["diagnose"](model)
+    keys: list[int] = []
+    with torch.no_grad(), abbe.tap(model) as t:
+        t.listen(lambda call: keys.append(call.key.shape[-2]))
+        model(input_ids=tiny_models.tokens())
+    assert keys == [22, 22]  # with the prompt
+
+
+def test_a_swap_that_get_peft_model_freezes_says_so() -> None:
+    network: Any = tiny_models.llama(vocab_size=256)
+    ids = tiny_models.tokens()
+    with abbe.swap(network, "entmax:alpha=1.5,learn=true") as swapped:
+        model = adapted(network).train()
+        with pytest.warns(UserWarning, match="parameters of this swap were frozen .* as get_peft_model does"):
+            model(input_ids=ids)
+        for parameter in swapped.parameters():
+            parameter.requires_grad_(True)
+        model(input_ids=ids, labels=ids).loss.backward()
+        assert all(parameter.grad is not None for parameter in swapped.parameters())
+
+
+def test_a_swap_after_get_peft_model_learns_beside_the_adapter() -> None:
+    model, ids = adapted().train(), tiny_models.tokens()
+    with abbe.swap(model, "entmax:alpha=1.5,learn=true") as swapped:
+        model(input_ids=ids, labels=ids).loss.backward()
+        assert all(parameter.grad is not None for parameter in swapped.parameters())
+    assert not any("abbe" in name for name in model.state_dict())
