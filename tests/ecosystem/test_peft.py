@@ -90,7 +90,7 @@ def test_output_vectors_behind_an_adapter_are_refused() -> None:
             model(input_ids=tiny_models.tokens())
     weight = model.get_base_model().model.layers[0].self_attn.o_proj.base_layer.weight
     torch.testing.assert_close(calls[0].value_to_output().flatten(0, 1), weight.T)
-    with pytest.raises(abbe.AbbeError, match=r"its output projection has an adapter, so there are no output vectors"):
+    with pytest.raises(abbe.AbbeError, match=r"its output projection was not found, so there are no output vectors"):
         calls[2].value_to_output()
 
 

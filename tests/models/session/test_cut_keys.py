@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from inside import main_output
 from tiny_models import LENGTH, gpt_oss, llama, mistral, tokens
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache
@@ -100,8 +101,7 @@ def test_dropout_may_come_by_position(how: str, monkeypatch: pytest.MonkeyPatch)
     def logits() -> Tensor:
         with torch.random.fork_rng():
             torch.manual_seed(0)
-            found: Tensor = network(input_ids=tokens()).logits
-            return found
+            return main_output(network(input_ids=tokens()))
 
     def by_position(module: nn.Module, query: Any, key: Any, value: Any, mask: Any, dropout: float, **rest: Any) -> Any:
         return function(module, query, key, value, mask, dropout, **rest)

@@ -186,14 +186,15 @@ def test_cross_attention_of_a_bart() -> None:
         torch.testing.assert_close(call.weights(), oracle[call.kind, call.layer], atol=5e-6, rtol=0)
 
 
-def test_a_projection_that_is_not_alone_is_not_claimed() -> None:
+@pytest.mark.parametrize("factor", [None, 2], ids=["reads the same", "reads another"])
+def test_a_projection_that_is_not_alone_is_not_claimed(factor: int | None) -> None:
     class Adapter(nn.Module):
         def __init__(self, base: nn.Linear) -> None:
             super().__init__()
             self.base_layer, self.more = base, nn.Linear(base.in_features, base.out_features)
 
         def forward(self, x: Tensor) -> Tensor:
-            return self.base_layer(x) + self.more(2 * x)
+            return self.more(x if factor is None else factor * x) + self.base_layer(x)
 
     network = llama()
     network.model.layers[0].self_attn.o_proj = Adapter(network.model.layers[0].self_attn.o_proj).eval()

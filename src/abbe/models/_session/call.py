@@ -156,7 +156,6 @@ class AttentionCall:
         weight = _input_by_output(self.projection)
         if weight is None or weight.shape[0] != heads * width:
             why = "was not found" if self.projection is None else f"is a {type(self.projection).__name__}"
-            why = "has an adapter" if hasattr(self.projection, "base_layer") else why
             raise AbbeError(
                 f"{self.name}: its output projection {why}, so there are no output vectors; use value vectors instead"
             )
@@ -177,8 +176,7 @@ def _rows(table: Tensor, queries: Tensor) -> Tensor:
 
 def _input_by_output(projection: nn.Module | None) -> Tensor | None:
     """The weight of a linear map as (input, output), None for anything else."""
-    # An adapter of PEFT shows the weight beneath it.
-    weight = None if hasattr(projection, "base_layer") else getattr(projection, "weight", None)
+    weight = getattr(projection, "weight", None)
     # Packed, or offloaded by accelerate until the projection runs: it cannot be read.
     if not isinstance(weight, Tensor) or weight.dim() != 2 or not weight.is_floating_point() or weight.is_meta:
         return None

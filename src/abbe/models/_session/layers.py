@@ -57,12 +57,11 @@ class ProjectionFinder:
         self._layers = layers
         self._pending: tuple[LayerKey, Tensor] | None = None
         # What lies within an adapter of PEFT is only a part of the projection.
-        adapters = [f"{name}." for name, module in network.named_modules() if hasattr(module, "base_layer")]
+        adapters = tuple(f"{name}." for name, module in network.named_modules() if hasattr(module, "base_layer"))
         self._hooks = [
             module.register_forward_pre_hook(self._see)
             for name, module in network.named_modules()
-            if (isinstance(module, (nn.Linear, Conv1D)) or f"{name}." in adapters)
-            and not name.startswith(tuple(adapters))
+            if isinstance(module, (nn.Linear, Conv1D)) and not name.startswith(adapters)
         ]
 
     def expect(self, key: LayerKey, output: Tensor) -> None:
