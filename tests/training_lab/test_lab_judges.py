@@ -52,6 +52,24 @@ def test_softmax_that_does_not(row: dict[int, float], verdict: str) -> None:
     assert finding.numbers["verdict"] == verdict
 
 
+def test_at_equal_rates_what_a_rate_gains_is_not_credited_to_a_normalizer() -> None:
+    """Planted: the higher rate gives 10 points on longer sets, ssmax 1 more; training losses choose 0.1 and 1."""
+    higher = {n: x + 0.1 * (n > 16) for n, x in PUBLISHED.items()}
+    softmax = [long("softmax", PUBLISHED, rate=0.1), long("softmax", higher, rate=1.0)]
+    rows = {rate: {n: x + 0.01 for n, x in row.items()} for rate, row in ((0.1, PUBLISHED), (1.0, higher))}
+    ssmax = [long("ssmax", row, rate=rate) for rate, row in rows.items()]
+    for _, content in (softmax[1], ssmax[0]):
+        for one in content["seeds"]:
+            one["losses"] = [*one["losses"][:-1], 0.6]  # a little above the other rate's
+    findings = by_topic(judge_length(tables(*softmax, *ssmax), 0.95))
+    assert findings["normalizers against softmax on longer sets"].numbers["ssmax"] == pytest.approx(0.11)
+    equal = findings["normalizers against softmax at equal rates"]
+    for rate, own in (("0.1", 0.5288), ("1", 0.6288)):
+        assert equal.numbers[f"softmax@{rate}"] == pytest.approx(own)
+        assert equal.numbers[f"ssmax@{rate}"] == pytest.approx(0.01)
+    assert "at 0.1 ssmax +1; at 1 ssmax +1." in equal.sentence
+
+
 def test_longer_sets_are_compared_by_seed() -> None:
     """A difference that every seed has counts, however far the seeds lie apart; a mean of both signs does not."""
     better = {n: x + 0.05 for n, x in PUBLISHED.items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import pairwise
 
 import polars as pl
@@ -10,7 +11,7 @@ from ....words.finding import Fact, Finding
 from ....words.lab import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED
 from ....words.numbers import number, percent, with_interval
 from ..tables import Tables, mean_interval
-from .paired import BETTER, WORSE, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
+from .paired import BETTER, WORSE, Gain, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
 
 TRAINED = 16  # items of the longest sets in training
 FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
@@ -26,8 +27,8 @@ def judge_length(tables: Tables, level: float) -> tuple[Finding, ...]:
         best = at_best_rate(rows)
         by_length = {name: _by_length(tables.lengths, some["run"][0]) for name, some in best.items()}
         findings += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]
-        findings += [*_against(by_length, more, level), _fit(best, by_length, more, level), *_learned(best, more)]
-        findings += rate_finding(rows, more, level)
+        findings += [*_against(by_length, more, level), *_at_equal_rates(rows, tables.lengths, more, level)]
+        findings += [_fit(best, by_length, more, level), *_learned(best, more), *rate_finding(rows, more, level)]
     return tuple(findings)
 
 
@@ -88,11 +89,7 @@ def _compared(
     by_length: dict[str, _ByLength], lengths: list[int], topic: str, words: str, more: str, level: float
 ) -> Finding:
     baseline = baseline_of(list(by_length))
-    means = {
-        name: {seed: sum(rows[n][seed] for n in lengths) / len(lengths) for seed in rows[lengths[0]]}
-        for name, rows in by_length.items()
-    }
-    gains = {name: gain(some, means[baseline], level) for name, some in means.items() if name != baseline}
+    gains = _gains(by_length, lengths, baseline, level)
     higher = [name for name, one in gains.items() if one.verdict == BETTER]
     lower = [name for name, one in gains.items() if one.verdict == WORSE]
     sentence = (
@@ -109,6 +106,47 @@ def _compared(
     for name, one in gains.items():
         numbers |= one.numbers(name)
     return Finding(f"normalizers against {baseline} {topic}{more}", sentence, rule, numbers)
+
+
+def _gains(by_length: Mapping[str, _ByLength], lengths: list[int], baseline: str, level: float) -> dict[str, Gain]:
+    """Mean accuracy over these lengths minus that of the baseline, paired by seed."""
+    means = {name: _by_seed(rows, lengths) for name, rows in by_length.items()}
+    return {name: gain(some, means[baseline], level) for name, some in means.items() if name != baseline}
+
+
+def _by_seed(rows: _ByLength, lengths: list[int]) -> dict[int, float]:
+    return {seed: sum(rows[n][seed] for n in lengths) / len(lengths) for seed in rows[lengths[0]]}
+
+
+def _at_equal_rates(table: pl.DataFrame, lengths: pl.DataFrame, more: str, level: float) -> list[Finding]:
+    """The same differences at each rate: rates of nearly the same training loss may differ far beyond its lengths."""
+    runs = table.unique("run", maintain_order=True)
+    baseline = baseline_of(runs["normalizer"].to_list())
+    longer = sorted(n for n in lengths["length"].unique() if n > TRAINED)
+    if min(runs["rate"].n_unique(), runs["normalizer"].n_unique()) < 2 or not longer:
+        return []
+    own, parts, numbers = [], [], dict[str, Fact]()
+    for (rate,), some in runs.group_by("rate", maintain_order=True):
+        by_length = {name: _by_length(lengths, run) for name, run in some.select("normalizer", "run").iter_rows()}
+        if baseline not in by_length:  # failed on another machine
+            continue
+        alone = mean_interval(list(_by_seed(by_length[baseline], longer).values()), level, (0.0, 1.0))
+        gains = _gains(by_length, longer, baseline, level)
+        own.append(f"{rate:g} {_shown(alone)}")
+        points = (f"{name} {number(100 * one.mean, 3, signed=True)}" for name, one in gains.items())
+        parts.append(f"at {rate:g} {', '.join(points)}")
+        numbers[f"{baseline}@{rate:g}"] = alone[0]
+        for name, one in gains.items():
+            numbers |= one.numbers(f"{name}@{rate:g}")
+    sentence = (
+        f"On average over {', '.join(f'{n:,}' for n in longer)} items, {baseline} by learning rate: {'; '.join(own)}. "
+        f"Differences to it at the same rate, in points: {'; '.join(parts)}."
+    )
+    rule = (
+        "The rate is chosen by the training loss, which cannot tell rates apart that differ on longer sets. So here "
+        "each is compared at every rate, paired by seed, with seeds that failed to train."
+    )
+    return [Finding(f"normalizers against {baseline} at equal rates{more}", sentence, rule, numbers)]
 
 
 def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength], more: str, level: float) -> Finding:
