@@ -163,7 +163,7 @@ NAMES = {
     "abbe.studies._lift.recipes": "LiftCell=Cell Tried best for_next_round layer_groups nested_recipes thinned",
     "abbe.studies._lift.result": "KEYS_SCHEMA PLANS_SCHEMA SCAN_SCHEMA lift_SCHEMA=SCHEMA",
     "abbe.studies._lift.rule": "CONTROL Judged PLAN decide rule_text",
-    "abbe.studies._lift.schedule": "Load SWAPPED fitting full passes reserves seconds_of_a_pass what_was_cut",
+    "abbe.studies._lift.schedule": "Load fitting full passes reserves seconds_of_a_pass what_was_cut",
     "abbe.studies._lift.settings": "LiftSettings",
     "abbe.studies._lift.slopes": "SlopeLearner learns round_ends",
     "abbe.studies._lift.thirds": "Portion Sealed cut judged_lengths",

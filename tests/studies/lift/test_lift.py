@@ -117,11 +117,11 @@ def _worst(row: dict[str, Any], name: str) -> float:
 def test_a_budget_that_is_not_reached_changes_nothing_on_a_busy_machine(
     seconds: tuple[float, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Passes are timed while others use the machine, some of them or all: ten seconds each would just fit."""
+    """Passes are timed while others use the machine, some of them or all: at ten seconds each, everything fits."""
     options: dict[str, Any] = {"steps": 0, "prompts": 4}
     quiet = planted(**options)
     clock = iter([time for taken in seconds for time in (0.0, taken)])
-    monkeypatch.setattr(lift_schedule, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(lift_schedule, "thread_time", lambda: next(clock))
     for _ in range(2):  # the second call resumes the first
         busy = planted(budget="2h", folder=tmp_path, **options)
         assert busy.manifest["cut"] == []
@@ -150,7 +150,7 @@ def test_the_same_steps_give_the_same_result(goal: str, tmp_path: Path) -> None:
 def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lift_schedule, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(lift_schedule, "thread_time", lambda: 0.0)
     options = QUICK | {"budget": 1e-3, "folder": tmp_path}
     result = abbe.lift(compare_runs.word_model(), PROSE, **options)
     assert (result.scan.height, result.plans.height) == (1, 1)

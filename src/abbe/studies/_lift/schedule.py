@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from time import perf_counter
+from time import perf_counter, thread_time
 
 from ..._errors import AbbeError
 from ...words.numbers import about
 
 MOST_GROUPS, SCAN_WINDOWS, TUNED, CONTENDERS = 12, 4, 4, 3
 TUNING_PASSES = 4  # a step of tuning takes about as long as so many forward passes
-SWAPPED = 1.6  # time of a pass under a swap with a reader, over that of a plain one
 LEARNING, SCAN, PLANS, JUDGING = "learning", "scan", "plans", "judging"  # stages, in this order
 # Most of the budget that each stage leaves to the later ones: what these will take is a guess from a few timed passes.
 _KEPT = {LEARNING: 1 / 2, SCAN: 2 / 5, PLANS: 1 / 3}
@@ -52,11 +51,14 @@ def full(load: Load) -> Schedule:
 
 def passes(schedule: Schedule, load: Load) -> float:
     """In plain passes over one window."""
-    return load.fit_passes + load.windows + SWAPPED * sum(_stages(schedule, load).values())
+    return load.fit_passes + load.windows + sum(_stages(schedule, load).values())
 
 
 def _stages(schedule: Schedule, load: Load) -> dict[str, float]:
-    """Passes under a swap, by stage."""
+    """By stage. A pass under a swap takes 1 to 1.6 times as long as a plain one, which it counts as here.
+
+    The least is taken: too high a guess would cut a search that fits, and one that does not is cut when time is up.
+    """
     # Half of the steps for all plans, the other half for two of them; the same for their controls.
     measured = schedule.plans + 2 * (schedule.tuned + 2 if schedule.steps else 1)
     tuning = TUNING_PASSES * schedule.steps * 2 * (schedule.tuned / 2 + 1)
@@ -68,13 +70,16 @@ def _stages(schedule: Schedule, load: Load) -> dict[str, float]:
     }
 
 
-def seconds_of_a_pass(run_pass: Callable[[], object]) -> float:
-    """The best of several: the first one warms up, and others may have to wait on a busy machine."""
-    times = []
+def seconds_of_a_pass(run_pass: Callable[[], object], on_cpu: bool) -> float:
+    """The best of several, on a machine with nothing else to do: what is searched must not depend on other programs.
+
+    This thread works as long as any other of a pass on the CPU; time that it waits for a core does not count.
+    """
+    clock, times = thread_time if on_cpu else perf_counter, []
     for _ in range(_TIMED):
-        started = perf_counter()
+        started = clock()
         run_pass()
-        times.append(perf_counter() - started)
+        times.append(clock() - started)
     return min(times)
 
 
@@ -83,7 +88,7 @@ def reserves(schedule: Schedule, load: Load, a_pass: float, budget: float) -> di
     stages = _stages(schedule, load)
     names = list(stages)
     later = {stage: sum(stages[name] for name in names[names.index(stage) + 1 :]) for stage in _KEPT}
-    return {stage: min(SWAPPED * later[stage] * a_pass, _KEPT[stage] * budget) for stage in _KEPT}
+    return {stage: min(later[stage] * a_pass, _KEPT[stage] * budget) for stage in _KEPT}
 
 
 _CUTS: tuple[Callable[[Schedule, Load], Schedule], ...] = (

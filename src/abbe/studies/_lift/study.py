@@ -211,7 +211,7 @@ class _Job(Job[LiftSettings]):
         )  # fmt: skip
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
-        a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.choose[0]]))
+        a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.choose[0]]), self.model.devices == "cpu")
         return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
