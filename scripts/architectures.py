@@ -284,12 +284,12 @@ def own_weights(network: Any, inputs: dict[str, Tensor], names: set[str]) -> dic
 
     def note(name: str) -> Callable[..., None]:
         def hook(_part: nn.Module, _args: Any, output: Any) -> None:
-            found = (
+            shown = (
                 [one for one in output if isinstance(one, Tensor) and one.dim() == 4]
                 if isinstance(output, tuple)
                 else []
             )
-            weights.setdefault(name, []).extend(found[-1:])
+            weights.setdefault(name, []).extend(shown[-1:])
 
         return hook
 
@@ -452,7 +452,7 @@ def _cell(text: str) -> str:
 
 def read_page(text: str) -> list[Row]:
     """The rows of the page."""
-    found, outcome = [], ""
+    rows, outcome = [], ""
     for line in text.splitlines():
         if line.startswith("## "):
             outcome = next(key for key, heading in HEADINGS.items() if line.startswith(f"## {heading} ("))
@@ -460,8 +460,8 @@ def read_page(text: str) -> list[Row]:
             kind, network, last = re.split(r"(?<!\\) \| ", line.removeprefix("| ").removesuffix(" |"))
             compared = tuple(last.split(", ")) if outcome == MEASURED else ()
             reason = "" if compared else re.sub(r"\\(.)", r"\1", last)
-            found.append(Row(kind.strip("`"), network, outcome, reason, compared))
-    return found
+            rows.append(Row(kind.strip("`"), network, outcome, reason, compared))
+    return rows
 
 
 _HEAD = """# Architectures
@@ -479,14 +479,14 @@ What is refused is refused by the line beside it, before anything is measured.""
 
 def main(chosen: list[str]) -> None:
     sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "models"))  # for its tokenizer
-    found = []
+    rows = []
     for row in rows_of(chosen or model_types()):
-        found.append(row)
+        rows.append(row)
         print(row.model_type, row.outcome, row.reason or ", ".join(row.compared), sep=": ", flush=True)
-    if wrong := [row.model_type for row in found if row.outcome == WRONG]:
+    if wrong := [row.model_type for row in rows if row.outcome == WRONG]:
         sys.exit(f"raw errors or silent differences: {', '.join(wrong)}")
     if not chosen:
-        PAGE.write_text(page(found), encoding="utf-8")
+        PAGE.write_text(page(rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ NAMES = {
     "abbe.studies._capacity.settings": "CapacitySettings capacity_settings",
     "abbe.studies._capacity.study": "evenly_spaced",
     "abbe.studies._capacity.tables": "capacity_rows capacity_table curve_rows curve_table growth_exponent growth_table",
-    "abbe.studies._compare.alternatives": "as_alternatives calibrated halves",
+    "abbe.studies._compare.alternatives": "as_alternatives halves",
     "abbe.studies._compare.reading": "SwapReader",
     "abbe.studies._compare.result": "CompareSettings MEASURED NEEDLE_SCHEMA compare_SCHEMA=SCHEMA needle_lengths_for",
     "abbe.studies._compare.rule": "COVERAGE compare_judge=judge rule",

@@ -246,8 +246,8 @@ def all_of(made: abbe.Normalizer, rows: Tensor) -> dict[str, Tensor]:
     upstream = torch.tensor([0.3, -0.7, 1.1, 0.2], dtype=rows.dtype).expand_as(rows)
     learned = dict(made.named_parameters())
     grads = torch.autograd.grad(output, [logits, *learned.values()], upstream)
-    found = dict(zip(("weights", "gradient", *learned), (output.detach(), *grads), strict=True))
-    return {name: part.double() for name, part in (found | {"jacobian": made.jacobian(rows).detach()}).items()}
+    parts = dict(zip(("weights", "gradient", *learned), (output.detach(), *grads), strict=True))
+    return {name: part.double() for name, part in (parts | {"jacobian": made.jacobian(rows).detach()}).items()}
 
 
 @every_case()

@@ -47,16 +47,16 @@ PARTS = {
     "lift": ["parts/fit-1.safetensors", "parts/scan-0-1.json", "parts/judged-1.json"],
     "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors", "losses/1.json"],
 }
-# Passes of self-checks, and of estimates of the cost.
+# Passes of self-checks (a text and its padded beginning, twice each), and of estimates of the cost.
 CHECKING = {
-    "diagnose": 2,
-    "report": 2,
-    "reproduce": 2 + 2,
-    "capacity": 5 + 2,
-    "compare": 3 + 6,
-    "calibrate": 2,
-    "lift": 2,
-    "diff": 4,
+    "diagnose": 4,
+    "report": 4,
+    "reproduce": 2 + 4,
+    "capacity": 3 + 8,
+    "compare": 7 + 4,
+    "calibrate": 4,
+    "lift": 4,
+    "diff": 8,
 }
 COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a comparison: other ones in every run
 NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
@@ -217,7 +217,7 @@ def test_damaged_folders_are_refused_in_one_line(study: str, saved: Saved, tmp_p
 def test_stopped_and_resumed_it_is_as_uninterrupted(study: str, saved: Saved, tmp_path: Path) -> None:
     whole, passes = saved(study), [0]
     with pytest.raises(KeyboardInterrupt):
-        run(study, counting(passes, stop_at=whole.passes * 5 // 6 + 1), folder=tmp_path)
+        run(study, counting(passes, stop_at=max(whole.passes * 5 // 6 + 1, CHECKING[study] + 2)), folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match="is not finished: run it again with this folder to resume it"):
         abbe.open(tmp_path)
     finished = stamps(tmp_path)

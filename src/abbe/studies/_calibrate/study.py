@@ -41,8 +41,8 @@ def calibrate(
 
     Each head gets a temperature. Its other parameters (alpha, b, beta, ...) stay as the spec has them; only those of a
     normalizer with learn=true are fitted, too. The fit minimises the squared difference from the original output of the
-    head, on the original model's logits and values. An encoder is fitted likewise, but has no loss and cannot be
-    fine-tuned.
+    head, on the original model's logits and values: a small error means that the head computes as before. An encoder is
+    fitted likewise, but has no loss and cannot be fine-tuned.
 
     Args:
         model, text: as for `diagnose`.

@@ -63,6 +63,7 @@ EXPERIMENTS = (
     )),
     Table("train", "lengths", "a run, seed and test length", (
         _RUN, _SEED, column("length", "items or tokens of the test"), column("accuracy", "at that length"),
+        column("entropy", "of the attention weights at that length, in nats; mean over examples"),
     )),
     Table("train", "alerts", "a run, seed and alert of the monitor", (
         _RUN, _SEED, column("rule", "name of the alert"), column("step", "at which it was first raised"),
