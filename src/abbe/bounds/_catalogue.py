@@ -13,19 +13,7 @@ from ._catalogue_gradient import GRADIENT
 from ._catalogue_separability import SEPARABILITY
 from ._catalogue_weights import WEIGHTS
 from ._checks import selected_set
-from ._statements import (
-    PLACED,
-    Point,
-    Sizes,
-    Statement,
-    also,
-    count_of,
-    entries,
-    keys_of,
-    normal,
-    placed,
-    rows_and_vectors,
-)
+from ._statements import PLACED, Point, Sizes, Statement, count_of, entries, keys_of, normal, placed, rows_and_vectors
 
 _closed_form = placed(capacity.truncation_errors)
 
@@ -50,17 +38,14 @@ _entry = entries("capacity", assumptions="weights sum to 1", sampler=rows_and_ve
 
 CAPACITY = (
     _entry("deletion-error", "output error of deletion = (1 - M_S) mu_T", r"e_{\mathrm{del}}=(1-M_S)\mu_T",
-           lambda p: 1 + _truncated(p, False), lambda p: 1 + distance.norm(_closed_form(p).deletion),
-           source=also("2609.37879")),
+           lambda p: 1 + _truncated(p, False), lambda p: 1 + distance.norm(_closed_form(p).deletion)),
     _entry("renormalised-error", "output error with renormalised weights = (1 - M_S)(mu_T - mu_S)",
            r"e_{\mathrm{ren}}=(1-M_S)(\mu_T-\mu_S)",
-           lambda p: 1 + _truncated(p, True), lambda p: 1 + distance.norm(_closed_form(p).renormalised),
-           source=also("2512.07647", "2609.37879")),
+           lambda p: 1 + _truncated(p, True), lambda p: 1 + distance.norm(_closed_form(p).renormalised)),
     _entry("mass-law", "the top fraction rho of normal logits holds Phi(sigma + Phi^-1(rho)), within 5 %",
            r"M(\rho)=\Phi(\sigma+\Phi^{-1}(\rho))", lambda p: weights.top_mass(p.weights, count_of(p)),
            lambda p: capacity.mass_law(count_of(p) / keys_of(p), p["sigma"]),
            assumptions="logits iid N(mu, sigma^2), long rows", status="approximation", tight=False, sampler=_mass_row,
-           source=also("2512.07647"),
            sizes=({"keys": 65536, "count": 4096}, {"keys": 65536, "count": 16384}), tolerance=0.05),
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from ..normalizers import normalizer
 from . import _change as change
 from . import _distance as distance
 from . import _gradient as gradient
-from ._statements import KEYS, PAPER, Point, Sizes, Statement, T, also, entries, keys_of, normal, rows
+from ._statements import KEYS, PAPER, Point, Sizes, Statement, T, entries, keys_of, normal, rows
 
 _FAMILIES: dict[str, Callable[[Tensor], Tensor]] = {
     "exp": torch.exp,
@@ -87,8 +87,6 @@ def _constant(spec: str) -> Statement:
         rf"\sup\|J\|_2,\ \text{{{spec}}}", lambda p: spectral(tested.jacobian(p["logits"])),
         lambda p: p["logits"].new_full(p["logits"].shape[:-1], tested.lipschitz(keys_of(p)), dtype=torch.float64),
         # The constants of entmax come from a search, the Jacobians from thresholds: some digits of the ratio are lost.
-        # That the rows of its search are the worst is not proved (theory.md, section 4).
-        status="conjectured" if spec.startswith("entmax") else "proved",
         assumptions=spec, sampler=_moderate, sizes=({"keys": 2}, {"keys": 3}, {"keys": 12}), tolerance=1e-8,
     )  # fmt: skip
 
@@ -99,8 +97,7 @@ GRADIENT = (
     _entry("largest-entry", "max |J_ij| <= 1/(4T)", r"\max_{ij}|J_{ij}| \le \frac{1}{4T}",
            _of_row(gradient.largest_entry), lambda p: 0.25 / p.temperature),
     _entry("spectral", "||J||_2 <= 1/(2T)", r"\|J\|_2 \le \frac{1}{2T}",
-           _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_supremum(p.temperature),
-           source=also("2510.23012")),
+           _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_supremum(p.temperature)),
     _entry("spectral-paper", "||J||_2 <= min{1/(4T), sqrt 2} (Corollary 3)", r"\|J\|_2 \le \min\{1/(4T),\sqrt2\}",
            _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_bound_paper(p.temperature),
            source=PAPER, status="refuted", tight=False),
@@ -112,10 +109,9 @@ GRADIENT = (
     _entry("frobenius", "||J||_F <= sqrt(p2 (1 - p2))/T <= 1/(2T)", r"\|J\|_F \le \sqrt{p_2(1-p_2)}/T",
            _of_row(gradient.frobenius_norm), _of_row(gradient.frobenius_norm_bound)),
     _entry("one-norm", "||J||_{1->1} <= 1/(2T)", r"\|J\|_{1\to1} \le \frac{1}{2T}",
-           _of_row(gradient.one_norm), lambda p: 0.5 / p.temperature, source=also("2510.23012")),
+           _of_row(gradient.one_norm), lambda p: 0.5 / p.temperature),
     _entry("inf-to-one", "||J||_{inf->1} <= 1/T", r"\|J\|_{\infty\to1} \le \frac1T",
-           _of_row(gradient.inf_to_one_norm), lambda p: gradient.inf_to_one_supremum(p.temperature), sizes=KEYS[:3],
-           source=also("2602.18849")),
+           _of_row(gradient.inf_to_one_norm), lambda p: gradient.inf_to_one_supremum(p.temperature), sizes=KEYS[:3]),
     _entry("change", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh((max e - min e)/(4T))",
            r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\max e-\min e}{4T}", _movement,
            lambda p: change.change_bound(p["change"], p.temperature), sampler=_moved, sizes=KEYS[:4]),

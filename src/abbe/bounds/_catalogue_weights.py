@@ -9,7 +9,7 @@ from ..normalizers import normalizer
 from . import _dispersion as dispersion
 from . import _margin as margins
 from . import _weights as weights
-from ._statements import COUNTED, KEYS, PAPER, Point, Sizes, also, count_of, entries, keys_of, normal, rows
+from ._statements import COUNTED, KEYS, PAPER, Point, Sizes, count_of, entries, keys_of, normal, rows
 
 
 def _spread(point: Point) -> Tensor:
@@ -84,8 +84,7 @@ WEIGHTS = (
     _entry("log-margin", "N equal winners at margin T ln((L-N)(1-e)/(N e)) hold a mass of 1 - e",
            r"\delta = T\ln\frac{(L-N)(1-\varepsilon)}{N\varepsilon} \iff \bar a_N = 1-\varepsilon",
            _winners_mass_by_softmax, lambda p: torch.sigmoid(p["odds"]),
-           assumptions="softmax, equal others", sampler=_odds, side="equal", sizes=COUNTED,
-           source=also("2512.13898")),
+           assumptions="softmax, equal others", sampler=_odds, side="equal", sizes=COUNTED),
     _entry("entmax-top-weight",
            "alpha-entmax, k keys within 1/(alpha-1) of the top: largest weight >= 1/k at every L",
            r"p_{\max} \ge 1/k", lambda p: normalizer("entmax:alpha=1.5")(p["logits"]).amax(-1),

@@ -9,18 +9,12 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-Status = Literal["proved", "refuted", "conjectured", "approximation"]
+Status = Literal["proved", "refuted", "conditional", "approximation"]
 Sizes = Mapping[str, int]
 T = TypeVar("T")
 
 PAPER = "arXiv 2508.17821"
 OURS = "this project"
-
-
-def also(*papers: str) -> str:
-    """Source of a statement that was derived here, and independently in other papers (arXiv ids)."""
-    return f"{OURS}; independently {', '.join(f'arXiv {paper}' for paper in papers)}"
-
 
 KEYS: tuple[Sizes, ...] = tuple({"keys": k} for k in (2, 3, 5, 16, 64))
 COUNTED: tuple[Sizes, ...] = tuple(
@@ -75,7 +69,7 @@ class Statement:
         latex: the statement as a formula.
         source: where it is from.
         assumptions: under which it holds.
-        status: "proved", "refuted", "conjectured" (no counterexample was found, but there is no proof) or
+        status: "proved", "refuted", "conditional" (holds under stated assumptions that real models need not meet) or
             "approximation".
         tight: whether equality is reached or approached.
         sampler: draws a batch of points.

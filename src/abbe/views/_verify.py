@@ -22,8 +22,6 @@ def sentence(verdict: Verdict) -> str:
     if verdict.status == "approximation":
         # The ratio allows for the error of a simulation: at most 1 means that no difference can be seen.
         return "holds" if verdict.worst <= 1 else f"holds, within {percent(verdict.worst - 1)}"
-    if verdict.status == "conjectured":
-        return "no counterexample"
     if not verdict.tight:
         return "holds"
     return "holds, tight" if verdict.worst > 0.9995 else f"holds, tight to {verdict.worst:.3g}"
@@ -62,7 +60,7 @@ def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
             table.add_section()
             table.add_row(Text(section, style="bold"))
         words = Text(sentence(verdict) + ("" if verdict.expected else ", UNEXPECTED"), style=_style(verdict))
-        source = "ours" if verdict.source.startswith("this project") else "paper"
+        source = "ours" if verdict.source == "this project" else "paper"
         table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.typical:.3f}", f"{verdict.worst:.4f}", words)
     parts: list[RenderableType] = [table]
     for verdict in verdicts:
