@@ -23,7 +23,8 @@ Results = tuple[Tensor, ...]  # the output, then the weights if they are returne
 def without_hidden_keys(attend: Callable[[Rule, Inputs], Results], rule: Rule, inputs: Inputs) -> Results:
     """attend(rule, inputs), where NaN and infinities of hidden keys and values reach no result and no gradient."""
     causal = rule.causal and inputs.q.shape[-2] > 1  # a single query is the last one, and sees all keys
-    if not causal and rule.window is None and inputs.mask is None and inputs.bias is None:
+    hides = causal or rule.window is not None or inputs.mask is not None or inputs.bias is not None
+    if not hides or inputs.v.numel() == 0:
         return attend(rule, inputs)
     if can_read(*inputs[:3]):
         # With gradients the output does not tell: it is finite if only hidden keys, not their values, are NaN.
@@ -52,7 +53,8 @@ def are_finite(*tensors: Tensor) -> bool:
 
 def _spoiled_rows(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Rows (..., H, Lq, 1) whose output, and whose weights, depend on numbers that are not finite."""
-    q, k, v = (~torch.isfinite(t).all(-1, keepdim=True) for t in inputs[:3])
+    # Of NaN the largest is NaN, which is not less.
+    q, k, v = (~(t.detach().abs().amax(-1, keepdim=True) < math.inf) for t in inputs[:3])
     flags = torch.cat(torch.broadcast_tensors(k, v, torch.ones_like(k)), -1).float()  # type: ignore[no-untyped-call]
     keys, values, some = (_seen(rule, inputs, flags) > 0.5).split(1, -1)
     weights = keys | (q & some)
