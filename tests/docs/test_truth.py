@@ -71,6 +71,36 @@ def test_theory_names_every_statement_and_no_other() -> None:
     assert [name for name in sorted(names) if not any(fnmatch.fnmatch(name, span) for span in shown)] == []
 
 
+def test_theory_and_the_list_agree_on_every_status() -> None:
+    """The first status after the last mention of a statement; "exact" is proved, "not proved" would be no status."""
+    text = (ROOT / "docs/explanation/theory.md").read_text(encoding="utf-8").partition("## Found independently")[0]
+    mentions = [(match[1], match.end()) for match in re.finditer(r"`([a-z0-9*.-]+)`", text)]
+    for statement in catalogue():
+        end = [end for name, end in mentions if fnmatch.fnmatch(statement.name, name)][-1]
+        said = re.search(r"not\s+proved|proved|exact|refuted|approximation", text[end:])
+        assert said is not None
+        assert said[0].replace("exact", "proved") == statement.status, statement.name
+
+
+def test_what_others_found_is_cited_at_the_statement_and_in_the_citation() -> None:
+    theory, citation = (
+        (ROOT / name).read_text(encoding="utf-8") for name in ("docs/explanation/theory.md", "CITATION.cff")
+    )
+    body, _, listed = theory.partition("## Found independently")
+    cited = {
+        "2512.07647": ("deletion-error", "renormalised-error", "mass-law"),
+        "2510.23012": ("spectral", "one-norm"),
+        "2602.18849": ("inf-to-one",),
+        "2512.13898": ("log-margin",),
+        "2510.05554": ("log-margin",),
+        "2605.12697": ("log-margin",),
+    }
+    sources = {statement.name: statement.source for statement in catalogue()}
+    for paper, names in cited.items():
+        assert all(paper in text for text in (body, listed, citation)), paper
+        assert {name for name, source in sources.items() if paper in source} == set(names)
+
+
 def test_the_number_of_normalizers() -> None:
     counts = re.findall(r"(\d+) \*\*normalizers\*\*", read("README.md").prose)
     assert [int(count) for count in counts] == [len(abbe.list_normalizers())]

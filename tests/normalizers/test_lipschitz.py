@@ -172,3 +172,14 @@ def test_one_kept_key_has_a_weight_of_1_or_that_of_softmax() -> None:
     full = abbe.normalizer("topk:k=1,renormalize=false")
     assert full.lipschitz(5) == 0.5
     assert float(spectral_norms(full.double(), torch.tensor([[0.3, 0.0, -1.0]], dtype=torch.float64))) > 0.2
+
+
+@pytest.mark.parametrize("alpha", [1.05, 1.25, 1.5, 1.75, 1.95])
+def test_the_constant_of_entmax_is_that_of_the_worst_two_level_row(alpha: float) -> None:
+    """One weight p against m - 1 equal ones, u = p^(2 - alpha): the norm is m a b/(a + (m - 1) b), for every m and p."""
+    p = torch.linspace(0, 1, 200_001, dtype=torch.float64)
+    worst = 0.0
+    for m in range(2, 33):
+        a, b = p ** (2 - alpha), ((1 - p) / (m - 1)) ** (2 - alpha)
+        worst = max(worst, float((m * a * b / (a + (m - 1) * b)).max()))
+        assert abbe.normalizer("entmax", alpha=alpha).lipschitz(m) == pytest.approx(worst, rel=1e-8)

@@ -29,7 +29,7 @@ def mass_law(fraction_kept: Number, deviation: Number) -> Tensor:
     """Mass held by the top fraction rho of a long row whose logits are iid N(mu, sigma^2): Phi(sigma + Phi^-1(rho)).
 
     Exact as L grows. sigma = 1: the top 6 % hold 29 %; sigma = 3: 93 %. High means that few keys do the work, low (rho)
-    that all keys count equally. Source: this project.
+    that all keys count equally. Source: this project; independently arXiv 2512.07647.
 
     Args:
         fraction_kept: rho, strictly between 0 and 1.
@@ -51,8 +51,8 @@ def truncation_errors(weights: Tensor, values: Tensor, count: Number, mask: Tens
     """What the output loses when only a set of keys is kept, exact.
 
     e_del = (1 - M_S) mu_T, e_ren = (1 - M_S)(mu_T - mu_S): M_S is the mass of the set, mu_S and mu_T the weighted mean
-    values of the kept and of the dropped keys. Source: this project. Small errors mean that the dropped keys carried
-    little mass, or agreed with the kept ones.
+    values of the kept and of the dropped keys. Source: this project; independently arXiv 2512.07647. Small errors mean
+    that the dropped keys carried little mass, or agreed with the kept ones.
 
     Args:
         weights: (..., keys), >= 0, with a sum of 1.

@@ -86,7 +86,7 @@ def _constant(spec: str) -> Statement:
         f"lipschitz-{spec.replace(':', '-').replace('=', '')}", f"sup ||J||_2 of {spec} is its lipschitz(keys)",
         rf"\sup\|J\|_2,\ \text{{{spec}}}", lambda p: spectral(tested.jacobian(p["logits"])),
         lambda p: p["logits"].new_full(p["logits"].shape[:-1], tested.lipschitz(keys_of(p)), dtype=torch.float64),
-        # The constants of entmax come from a search, the Jacobians from thresholds: some digits of the ratio are lost.
+        # The Jacobians of entmax come from thresholds: some digits of the ratio are lost.
         assumptions=spec, sampler=_moderate, sizes=({"keys": 2}, {"keys": 3}, {"keys": 12}), tolerance=1e-8,
     )  # fmt: skip
 

@@ -86,7 +86,7 @@ def spectral_norm_bounds(weights: Tensor, temperature: Number = 1.0) -> tuple[Te
 def spectral_norm_supremum(temperature: Number = 1.0) -> Tensor:
     """The largest that `spectral_norm` can be at a temperature: 1/(2T), at two equal weights of 1/2.
 
-    High means that sharp softmax is sensitive softmax. Source: this project.
+    High means that sharp softmax is sensitive softmax. Source: this project; independently arXiv 2510.23012.
 
     Args:
         temperature: T > 0.
@@ -168,7 +168,7 @@ def one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
     """How much one logit can move all the weights: ||J||_{1->1} = ||J||_{inf->inf} = 2 max a_i(1 - a_i)/T <= 1/(2T).
 
     Exact, for weights that sum to 1. High means that a single logit moves much weight, low that none does. Source: this
-    project.
+    project; independently arXiv 2510.23012.
 
     Args:
         weights, temperature: as for `largest_entry`.
@@ -188,7 +188,8 @@ def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
     """How much weight can move when every logit moves by up to 1: ||J||_{inf->1} = 4 max_S P(S)(1 - P(S))/T.
 
     P(S) is the mass of a set of keys, for weights that sum to 1. Exact, by enumeration of all sets; supremum 1/T when
-    some set holds half the mass. High means that small noise on all logits moves much weight. Source: this project.
+    some set holds half the mass. High means that small noise on all logits moves much weight. Source: this project;
+    independently arXiv 2602.18849.
 
     Args:
         weights, temperature: as for `largest_entry`.
@@ -216,7 +217,7 @@ def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
 def inf_to_one_supremum(temperature: Number = 1.0) -> Tensor:
     """The largest that `inf_to_one_norm` can be at a temperature: 1/T.
 
-    High means that noise on all logits can move much weight. Source: this project.
+    High means that noise on all logits can move much weight. Source: this project; independently arXiv 2602.18849.
 
     Args:
         temperature: T > 0.

@@ -16,8 +16,9 @@ from ._checks import Number, as_tensor, checked_mask, fraction, key_count, posit
 def margin_needed(keys: Number, error: Number, temperature: Number = 1.0, winners: Number = 1) -> Tensor:
     """Margin that N equal winners need over the L - N others to hold a mass of 1 - error: T ln((L-N)(1-e)/(N e)).
 
-    Assumes softmax. Exact (necessary and sufficient when the others are equal). Source: this project. It grows like
-    T ln L, the resolution limit of softmax. High means that the winners must lie far above the rest.
+    Assumes softmax. Exact (necessary and sufficient when the others are equal). Source: this project; independently
+    arXiv 2512.13898. It grows like T ln L, the resolution limit of softmax (arXiv 2510.05554 and 2605.12697 have this
+    scale as the critical one of a row's logits). High means that the winners must lie far above the rest.
 
     Args:
         keys: L >= 1, the visible keys.

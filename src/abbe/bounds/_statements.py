@@ -15,6 +15,16 @@ T = TypeVar("T")
 
 PAPER = "arXiv 2508.17821"
 OURS = "this project"
+# By statement: who else has it, found independently of this project.
+INDEPENDENTLY = {
+    "log-margin": "arXiv 2512.13898; its growth like ln L as a critical scale: arXiv 2510.05554, arXiv 2605.12697",
+    "spectral": "arXiv 2510.23012",
+    "one-norm": "arXiv 2510.23012",
+    "inf-to-one": "arXiv 2602.18849",
+    "deletion-error": "arXiv 2512.07647",
+    "renormalised-error": "arXiv 2512.07647",
+    "mass-law": "arXiv 2512.07647",
+}
 
 KEYS: tuple[Sizes, ...] = tuple({"keys": k} for k in (2, 3, 5, 16, 64))
 COUNTED: tuple[Sizes, ...] = tuple(
@@ -137,7 +147,9 @@ def entries(section: str, **shared: Any) -> Callable[..., Statement]:
     """A maker of the entries of a table, with the fields that they share; an entry names the others."""
 
     def entry(name: str, text: str, latex: str, measured: Quantity, bound: Quantity, **other: Any) -> Statement:
-        fields = {"source": OURS, "status": "proved", "tight": True, **shared, **other}
+        others = INDEPENDENTLY.get(name)
+        source = OURS if others is None else f"{OURS}; independently {others}"
+        fields = {"source": source, "status": "proved", "tight": True, **shared, **other}
         return Statement(name, section, text, latex, measured=measured, bound=bound, **fields)
 
     return entry

@@ -93,4 +93,7 @@ def _list(as_json: bool) -> None:
         print_json({"statements": shown})
         return
     for statement in catalogue():
-        typer.echo(f"{statement.name:28} {statement.status:14} {statement.text}")
+        elsewhere = statement.source.partition("; ")[2]
+        typer.echo(
+            f"{statement.name:28} {statement.status:14} {statement.text}" + (f" ({elsewhere})" if elsewhere else "")
+        )

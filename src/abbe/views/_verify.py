@@ -60,7 +60,7 @@ def verify_table(verdicts: Sequence[Verdict]) -> RenderableType:
             table.add_section()
             table.add_row(Text(section, style="bold"))
         words = Text(sentence(verdict) + ("" if verdict.expected else ", UNEXPECTED"), style=_style(verdict))
-        source = "ours" if verdict.source == "this project" else "paper"
+        source = "ours" if verdict.source.startswith("this project") else "paper"
         table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.typical:.3f}", f"{verdict.worst:.4f}", words)
     parts: list[RenderableType] = [table]
     for verdict in verdicts:

@@ -83,7 +83,7 @@ def _row(verdict: Verdict) -> Row:
     return {
         "statement": verdict.name,
         "section": verdict.section,
-        "source": _SOURCES[verdict.source != "this project"],
+        "source": _SOURCES[not verdict.source.startswith("this project")],
         "outcome": holds if verdict.holds else "refuted",
         # Four digits: rounding errors must not put a tight bound to the right of 1.
         "worst": max(float(f"{verdict.worst:.4g}"), _LEAST),
