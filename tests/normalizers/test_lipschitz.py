@@ -176,7 +176,7 @@ def test_one_kept_key_has_a_weight_of_1_or_that_of_softmax() -> None:
 
 @pytest.mark.parametrize("alpha", [1.05, 1.25, 1.5, 1.75, 1.95])
 def test_the_constant_of_entmax_is_that_of_the_worst_two_level_row(alpha: float) -> None:
-    """One weight p against m - 1 equal ones, u = p^(2 - alpha): the norm is m a b/(a + (m - 1) b), for every m and p."""
+    """One weight p against m - 1 equal ones, a and b their powers 2 - alpha: the norm is m a b/(a + (m - 1) b)."""
     p = torch.linspace(0, 1, 200_001, dtype=torch.float64)
     worst = 0.0
     for m in range(2, 33):
