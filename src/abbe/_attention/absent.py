@@ -56,9 +56,9 @@ def _spoiled_rows(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
     # Of NaN the largest is NaN, which is not less.
     q, k, v = (~(t.detach().abs().amax(-1, keepdim=True) < math.inf) for t in inputs[:3])
     flags = torch.cat(torch.broadcast_tensors(k, v, torch.ones_like(k)), -1).float()  # type: ignore[no-untyped-call]
-    keys, values, some = (_seen(rule, inputs, flags) > 0.5).split(1, -1)
-    weights = keys | (q & some)
-    return weights | values, weights
+    seen = _seen(rule, inputs, flags) > 0.5
+    weights = seen[..., :1] | (q & seen[..., 2:])
+    return weights | seen[..., 1:2], weights
 
 
 def _seen(rule: Rule, inputs: Inputs, flags: Tensor) -> Tensor:
