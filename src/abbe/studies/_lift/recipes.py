@@ -26,15 +26,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Tried:
-    """A plan with its numbers on the part to choose on."""
+    """A plan with its numbers on the part to choose on.
+
+    The rise of the loss is that over the baseline or over its control, whichever is larger; if the goal is the loss,
+    over the baseline.
+    """
 
     name: str
     recipe: tuple[tuple[int, str], ...]
     steps: int
-    rise: (
-        float  # of the loss, over the baseline or its control, whichever is larger; for a lower loss, over the baseline
-    )
-    rise_high: float  # upper end of the interval, over the baseline or its control, whichever is larger
+    rise: float
+    rise_high: float  # upper end of the interval
     gain: float
 
 
@@ -114,8 +116,8 @@ def _lowest(tried: Sequence[Tried], count: int) -> list[Tried]:
 
 def best(tried: Sequence[Tried], settings: LiftSettings) -> Tried:
     """The plan to judge: the largest gain within the allowed loss, else the least loss."""
-    if settings.goal == LOSS:  # those first whose loss is lower than that of baseline and control by its interval
-        return min(tried, key=lambda one: (one.rise_high >= 0, one.rise, one.name))
+    if settings.goal == LOSS:
+        return min(tried, key=lambda one: (one.rise, one.name))
     gaining = [one for one in tried if one.gain > 0 and one.rise <= settings.max_loss]
     # The best of many looks better than it is: a plan at the very edge would not hold on other text.
     for allowed in (_MARGIN * settings.max_loss, settings.max_loss, math.inf):

@@ -240,9 +240,10 @@ class Search:
         )
         for column, estimate in rises.items():
             self.plans[-1] |= with_ends(column, estimate)
+        # For the lowest loss, over the baseline alone: softmax itself has no control, and would always come first.
         over = [rise] if self.settings.goal == LOSS else rises.values()
         worst = max(one[0] if math.isfinite(one[0]) else math.inf for one in over)
-        high = max(math.inf if one[2] is None else one[2] for one in rises.values())
+        high = max(math.inf if one[2] is None else one[2] for one in over)
         return Tried(name, tuple(sorted(plan.recipe.items())), steps, worst, high, gain)
 
     def _control_of(self, plan: Plan) -> Plan | None:
