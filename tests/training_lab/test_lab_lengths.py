@@ -86,3 +86,22 @@ def test_entropy_of_weights_that_do_not_sum_to_one_is_that_of_their_shares() -> 
         return (weights / weights.sum()).tolist()
 
     assert measured[1] == pytest.approx(one_by_one(run, 0, 32, shares)[1], rel=1e-5)
+
+
+def test_uniform_priorities_disperse_as_the_page_derives() -> None:
+    """Logits of slope s, n items: softmax has a largest weight of s/n and an entropy of 1 + ln(n/s)."""
+    slope, generator = 50.0, torch.Generator().manual_seed(3)
+    largest: dict[str, list[float]] = {"softmax": [], "entmax:alpha=1.5": [], "sparsemax": []}
+    for n in (4096, 16384):
+        priorities = torch.rand(256, n, generator=generator, dtype=torch.float64)
+        gaps = priorities.topk(2).values.diff().abs()
+        assert float(gaps.mean()) == pytest.approx(1 / (n + 1), rel=0.2)  # 256 gaps: 6 % standard error
+        for spec, some in largest.items():
+            weights = abbe.normalizer(spec)(slope * priorities)
+            some.append(float(weights.amax(-1).mean()))
+            if spec == "softmax":
+                assert some[-1] == pytest.approx(slope / n, rel=0.05)
+                entropy = float(torch.special.entr(weights).sum(-1).mean())
+                assert entropy == pytest.approx(1 + math.log(n / slope), abs=0.05)
+    for spec, alpha in zip(largest, (1.0, 1.5, 2.0), strict=True):
+        assert largest[spec][0] / largest[spec][1] == pytest.approx(4 ** (1 / alpha), rel=0.05)
