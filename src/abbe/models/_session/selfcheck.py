@@ -136,7 +136,8 @@ def relative_error(plain: Tensor, own: Tensor, kept: object = None) -> float:
     sees no key is arbitrary.
     """
     if isinstance(kept, Tensor) and kept.shape == plain.shape[:2]:
-        plain, own = plain[kept.bool()], own[kept.bool()]
+        kept = kept.bool().to(plain.device)  # a model may be spread over devices
+        plain, own = plain[kept], own[kept]
     if bool(plain.isnan().any()) or not bool(plain.isfinite().any()):
         raise AbbeError("the model's own output holds NaN or no finite number; nothing was measured")
     # Over the deviation, not over the value: logits cross 0, and softmax forgets a common shift.
