@@ -28,7 +28,7 @@ from torch import Tensor
 
 import abbe
 from abbe._attention import attend as _attention
-from abbe.normalizers import _dispatch
+from abbe.normalizers import _row_map as _dispatch
 
 SHAPES = ((6144, 512), (12288, 1024), (512, 4096), (32, 32768))
 SPREAD = 3.0

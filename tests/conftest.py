@@ -26,7 +26,7 @@ from tiers import EXAMPLES
 
 from abbe._import_hooks import when_imported
 from abbe.measures import _rows
-from abbe.normalizers import _dispatch
+from abbe.normalizers import _row_map as _dispatch
 
 
 def _compile_in_turn() -> None:

@@ -12,9 +12,9 @@ from typing import Any
 # Modules, of which a test replaces a part for a while.
 MODULES = {
     "attention_attend": "abbe._attention.attend",
-    "attention_blocks": "abbe._attention.blocks",
+    "attention_blocks": "abbe._attention.engine",
     "float64_module": "abbe._float64",
-    "sparse_call": "abbe._attention.sparse.call",
+    "sparse_call": "abbe._attention.sparse.forward",
     "sparse_op": "abbe._attention.sparse.op",
     "locks_module": "abbe._locks",
     "kernels_switch": "abbe._kernels.switch",
@@ -43,7 +43,7 @@ MODULES = {
     "swap_module": "abbe.models._swap.swap",
     "models_tap": "abbe.models._tap",
     "models_text": "abbe.models._text",
-    "normalizers_dispatch": "abbe.normalizers._dispatch",
+    "normalizers_dispatch": "abbe.normalizers._row_map",
     "normalizers_row_map": "abbe.normalizers._row_map",
     "normalizers_registry": "abbe.normalizers._registry",
     "normalizers_step": "abbe.normalizers._step",
@@ -79,9 +79,8 @@ MODULES = {
 
 # Names by module; "a=b" is b, under a name that tells it from another b.
 NAMES = {
-    "abbe._attention.attend": "_blockwise",
-    "abbe._attention.blocks": "BlockSize",
-    "abbe._attention.sdpa": "Options",
+    "abbe._attention.attend": "Options _blockwise",
+    "abbe._attention.engine": "BlockSize",
     "abbe._workers": "Alive living",
     "abbe._locks": "LOCK held shared",
     "abbe._kernels.compiled": "SUMS WideCompiler",

@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 import abbe
 from abbe._attention.attend import _blockwise, _sparse
-from abbe._attention.sparse import call
+from abbe._attention.sparse import forward as call
 
 # Each map is a kernel to compile: the quick tier has one threshold, with learned values or without, and one selection.
 SPECS = ("entmax:alpha=1.5", "scaled:of=entmax:alpha=1.5,t=-0.3,learn=true,heads={heads}", "topk:k=3")

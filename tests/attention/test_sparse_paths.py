@@ -18,7 +18,8 @@ from torch.testing import assert_close
 
 import abbe
 from abbe._attention.attend import _blockwise, _sparse, attention
-from abbe._attention.sparse import backward, call, forward, op
+from abbe._attention.sparse import backward, forward, op
+from abbe._attention.sparse import forward as call
 from abbe._kernels import switch
 
 SPEC = "entmax:alpha=1.5"

@@ -1,15 +1,9 @@
-"""attention(): exact attention with any normalizer, in memory that grows with block x Lk, never Lq x Lk.
-
-What is special: one function for all normalizers and options. It checks its arguments, then takes one of four
-equivalent paths: torch's own kernel (softmax, and logn and ssmax over causal rows, if that is exact and saves memory),
-only the support (maps with exact zeros on a CPU), ordinary torch operations (small problems, transforms,
-torch.compile), or block by block.
-"""
+"""`attention`: checks its inputs, translates torch's names, and chooses how a call is computed."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, overload
+from typing import Any, Literal, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
@@ -18,22 +12,81 @@ from torch import Tensor
 from .. import normalizers
 from .._errors import AbbeError
 from ..normalizers import LogNScaling, Normalizer, ScalableSoftmax, Softmax, inside_transform
-from .absent import without_hidden_keys
-from .blocks import (
+from .engine import (
     BLOCK_BYTES,
     BlockSize,
     Inputs,
     Rule,
     batch_shape,
+    blockwise,
     compute_dtype,
+    dense,
     fits_in_one_block,
     full_precision,
     needs_grad,
     score_count,
+    without_hidden_keys,
 )
-from .engine import blockwise, dense
-from .sdpa import Options, from_sdpa
 from .sparse import DENSE, sparse_attention
+
+
+class Options(NamedTuple):
+    """The options of `attention` under its own names; those with another name in torch come first."""
+
+    mask: Tensor | None = None
+    position_bias: Tensor | None = None
+    causal: bool = False
+    dropout: float = 0.0
+    window: int | None = None
+    scale: float | None = None
+    softcap: float | None = None
+    sink: Tensor | float | None = None
+
+
+def from_sdpa(
+    q: Tensor, k: Tensor, options: Options, attn_mask: Tensor | None, is_causal: bool | None, dropout_p: float | None,
+    enable_gqa: bool | None,
+) -> Options:  # fmt: skip
+    """`options` with those under torch's names; an option under both names is an error."""
+    if attn_mask is not None:
+        options = _with_mask(options, attn_mask)
+    if dropout_p is not None:
+        _refuse_both("dropout", options.dropout != 0, "dropout_p")
+        options = options._replace(dropout=dropout_p)
+    if is_causal is not None:
+        _refuse_both("causal", options.causal, "is_causal")
+        options = _with_causal(options, is_causal, q, k)
+    heads, key_heads = q.shape[-3], k.shape[-3]
+    if enable_gqa is False and key_heads not in (1, heads):  # torch broadcasts a single head of keys, too
+        raise AbbeError(
+            f"enable_gqa is False, but query has {heads} heads and key has {key_heads}: omit it, or set it to True"
+        )
+    return options
+
+
+def _with_mask(options: Options, attn_mask: Tensor) -> Options:
+    """In a bool mask True = attend, as in ours; a floating one is added to the scores."""
+    if isinstance(attn_mask, Tensor) and attn_mask.is_floating_point():
+        _refuse_both("position_bias", options.position_bias is not None, "a floating attn_mask")
+        return options._replace(position_bias=attn_mask)
+    _refuse_both("mask", options.mask is not None, "attn_mask")
+    if not isinstance(attn_mask, Tensor) or attn_mask.dtype != torch.bool:
+        kind = attn_mask.dtype if isinstance(attn_mask, Tensor) else repr(attn_mask)
+        raise AbbeError(f"attn_mask must be a bool tensor (True = attend) or a floating one; got {kind}")
+    return options._replace(mask=attn_mask)
+
+
+def _with_causal(options: Options, is_causal: bool, q: Tensor, k: Tensor) -> Options:
+    if not is_causal or q.shape[-2] == k.shape[-2]:
+        return options._replace(causal=is_causal)
+    visible = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool, device=q.device).tril()
+    return options._replace(mask=visible if options.mask is None else options.mask & visible)
+
+
+def _refuse_both(name: str, is_set: bool, torch_name: str) -> None:
+    if is_set:
+        raise AbbeError(f"{name} and {torch_name} are two names for one option: give one of them")
+
 
 SPARSE_FROM = 1 << 16  # scores: below, full rows cost less than the extra calls
 SPARSE_QUERIES = 16

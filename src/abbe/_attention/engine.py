@@ -1,40 +1,227 @@
-"""The engine of attention: scores -> logits -> weights -> output, densely or block by block.
-
-What is special: memory is O(block x Lk) forward and backward, for every normalizer. The blockwise path keeps no
-weights; its backward recomputes them for each block, uses autograd only for the gradient of the normalizer, and has
-closed forms for the others. Grouped-query heads are folded into the query axis, so that one kv head meets all its query
-heads in one matrix product and is never repeated.
-"""
+"""Attention in blocks of queries, for any normalizer: a call, its logits, outputs and gradients, and absent keys."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import product
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from .._errors import AbbeError
-from .blocks import (
-    BLOCK_BYTES,
-    EVERY,
-    Block,
-    BlockSize,
-    Call,
-    Hidden,
-    Inputs,
-    Rule,
-    batch_shape,
-    best_block_size,
-    blocks,
-    compute_dtype,
-    full_precision,
-    hidden_edges,
-    in_compute_dtype,
-    part_of,
-)
-from .scores import fold_heads, grouped_scores, logits_of, normalize, soft_cap, unfold_heads
+from ..normalizers import Normalizer, inside_transform
+
+# Of scores; the fastest of 1, 2, 4, 8 and 16 MiB, if a block has at least 64 queries: with fewer, reading k and v
+# would cost more than the scores.
+BLOCK_BYTES = 4 * 2**20
+MIN_QUERIES = 64
+
+EVERY = slice(None)
+Hidden = list[tuple[slice, Tensor]]  # some keys of a block, and a table (Lq, keys), True where a key is hidden
+
+
+class Rule(NamedTuple):
+    """How scores become weights."""
+
+    normalizer: Normalizer
+    scale: float
+    softcap: float | None = None
+    causal: bool = False
+    window: int | None = None
+    dropout: float = 0.0
+
+
+class Inputs(NamedTuple):
+    """The tensors of a call or of one block, or the gradients of these."""
+
+    q: Tensor  # (..., H, Lq, D)
+    k: Tensor  # (..., Hkv, Lk, D)
+    v: Tensor  # (..., Hkv, Lk, Dv)
+    mask: Tensor | None = None  # bool, broadcastable to (..., H, Lq, Lk)
+    bias: Tensor | None = None  # float, broadcastable to (..., H, Lq, Lk)
+    sink: Tensor | None = None  # (H,)
+
+
+class BlockSize(NamedTuple):
+    batch: int
+    queries: int
+
+
+class Block(NamedTuple):
+    """Some batch elements and queries of a call, and the keys that these queries can see; all heads."""
+
+    number: int
+    batch: tuple[slice, ...]
+    queries: slice
+    keys: slice
+
+
+class Call(NamedTuple):
+    """What the backward pass needs, along with the tensors, to repeat the forward pass."""
+
+    rule: Rule
+    size: BlockSize
+    seed: int  # of the dropout
+
+
+def score_count(inputs: Inputs) -> int:
+    return math.prod(batch_shape(inputs)) * inputs.q.shape[-3] * inputs.q.shape[-2] * inputs.k.shape[-2]
+
+
+def fits_in_one_block(inputs: Inputs) -> bool:
+    return score_count(inputs) * compute_dtype(inputs.q).itemsize <= BLOCK_BYTES
+
+
+def needs_grad(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hidden:
+    """Which of these keys causal and window hide: tables for the first and the last of them, none for the middle."""
+    if not rule.causal and rule.window is None:
+        return []
+    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
+    offset = inputs.k.shape[-2] - inputs.q.shape[-2]
+    # The last query sits at the last key.
+    first, last = queries.start + offset, queries.stop - 1 + offset
+    hidden = []
+    for start, stop in (keys.start, min(keys.stop, last - farthest)), (max(keys.start, first - nearest + 1), keys.stop):
+        if start < stop:
+            positions = torch.arange(first, last + 1, device=inputs.q.device)[:, None]
+            distance = positions - torch.arange(start, stop, device=inputs.q.device)
+            table = (distance < nearest) | (distance > farthest)
+            hidden.append((slice(start - keys.start, stop - keys.start), table))
+    return hidden
+
+
+def visible_distances(causal: bool, window: int | None, q: Tensor, k: Tensor) -> tuple[int, int]:
+    """Least and greatest (query position - key position) that causal and window allow."""
+    reach = q.shape[-2] + k.shape[-2] if window is None else window - 1
+    return 0 if causal else -reach, reach
+
+
+def blocks(call: Call, inputs: Inputs) -> Iterator[Block]:
+    """All blocks in which some query can see some key."""
+    queries, keys = inputs.q.shape[-2], inputs.k.shape[-2]
+    nearest, farthest = visible_distances(call.rule.causal, call.rule.window, inputs.q, inputs.k)
+    room, chunks = call.size.batch, [spans(queries, call.size.queries)]
+    # From the innermost batch dim outwards, so that a block is contiguous in memory.
+    for length in reversed(inputs.q.shape[:-3]):
+        step = max(1, min(length, room))
+        room //= step
+        chunks.insert(0, spans(length, step))
+    for number, (*batch, span) in enumerate(product(*chunks)):
+        first = max(0, span.start + keys - queries - farthest)
+        last = min(keys, span.stop + keys - queries - nearest)
+        if first < last:
+            yield Block(number, tuple(batch), span, slice(first, last))
+
+
+def spans(length: int, step: int) -> list[slice]:
+    return [slice(start, min(start + step, length)) for start in range(0, length, step)]
+
+
+def best_block_size(rule: Rule, inputs: Inputs) -> BlockSize:
+    heads, queries, keys = *inputs.q.shape[-3:-1], inputs.k.shape[-2]
+    scores = BLOCK_BYTES // (heads * compute_dtype(inputs.q).itemsize)
+    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
+    reach = farthest - nearest
+    # r queries see min(keys, r + reach) keys, and r times that must be at most `scores`.
+    within_reach = (math.isqrt(reach * reach + 4 * scores) - reach) // 2
+    return BlockSize(max(1, scores // max(1, queries * keys)), max(scores // keys, within_reach, MIN_QUERIES))
+
+
+def part_of(inputs: Inputs, block: Block) -> Inputs:
+    def take(t: Tensor | None, *last: slice) -> Any:
+        index = (*block.batch, EVERY, *last, EVERY)
+        return None if t is None else t[tuple(EVERY if n == 1 else i for n, i in zip(t.shape, index, strict=False))]
+
+    q, k, v, mask, bias, sink = inputs
+    queries, keys = block.queries, block.keys
+    return Inputs(
+        take(q, queries), take(k, keys), take(v, keys), take(mask, queries, keys), take(bias, queries, keys), sink
+    )
+
+
+def batch_shape(inputs: Inputs) -> torch.Size:
+    shapes = [t.shape[:-3] for t in inputs[:3]]
+    if shapes[0] == shapes[1] == shapes[2]:  # always so in a model; torch's general function is slow
+        return shapes[0]
+    return torch.Size(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call]
+
+
+def compute_dtype(t: Tensor) -> torch.dtype:
+    return torch.float32 if t.dtype in (torch.float16, torch.bfloat16) else t.dtype
+
+
+def in_compute_dtype(inputs: Inputs) -> Inputs:
+    """Also contiguous: otherwise a matrix product would copy its part of k and v in every block."""
+    dtype = compute_dtype(inputs.q)
+    q, k, v = (t.to(dtype).contiguous() for t in inputs[:3])
+    return inputs._replace(q=q, k=k, v=v)
+
+
+def full_precision(t: Tensor) -> AbstractContextManager[Any]:
+    """Turn off autocast, which would round scores to half precision, and only in forward."""
+    kind = t.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+
+
+def grouped_scores(q: Tensor, k: Tensor) -> Tensor:
+    """(..., H, Lq, D) x (..., Hkv, Lk, D) -> (..., H, Lq, Lk)."""
+    return unfold_heads(fold_heads(q, k.shape[-3]) @ k.mT, q.shape[-3])
+
+
+def fold_heads(t: Tensor, kv_heads: int) -> Tensor:
+    """(..., H, Lq, X) -> (..., Hkv, H/Hkv * Lq, X)."""
+    heads, queries, width = t.shape[-3:]
+    return t if heads == kv_heads else t.reshape(*t.shape[:-3], kv_heads, heads // kv_heads * queries, width)
+
+
+def unfold_heads(t: Tensor, heads: int) -> Tensor:
+    """(..., Hkv, H/Hkv * Lq, X) -> (..., H, Lq, X)."""
+    kv_heads, rows, width = t.shape[-3:]
+    return t if heads == kv_heads else t.reshape(*t.shape[:-3], heads, kv_heads * rows // heads, width)
+
+
+def soft_cap(scores: Tensor, softcap: float | None) -> Tensor:
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def logits_of(scores: Tensor, inputs: Inputs, hidden: Hidden) -> Tensor:
+    """(..., H, Lq, Lk) with -inf at hidden keys; with a sink (..., H, Lq, 1 + Lk). May write into the scores."""
+    if inputs.bias is not None:
+        scores = scores + inputs.bias.to(scores.dtype)
+    for keys, table in hidden:
+        scores[..., keys].masked_fill_(table, -math.inf)
+    if inputs.mask is not None:
+        scores = scores.masked_fill(~inputs.mask, -math.inf)
+    return scores if inputs.sink is None else with_sink(scores, inputs.sink)
+
+
+def with_sink(logits: Tensor, sink: Tensor) -> Tensor:
+    """(..., H, Lq, 1 + Lk): the logit of the sink per head (H,), or per query (H, Lq), before those of the keys."""
+    column = sink.to(logits.dtype).reshape(len(sink), -1, 1)
+    return torch.cat([column.expand(*logits.shape[:-1], 1), logits], -1)
+
+
+def beside_sink(normalizer: Normalizer, logits: Tensor, sink: Tensor | None) -> Tensor:
+    """The weights of the keys; a sink is one extra key, which takes its share of the weight."""
+    weights: Tensor = normalizer(logits if sink is None else with_sink(logits, sink))
+    return weights if sink is None else weights[..., 1:].contiguous()
+
+
+def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+    """The weights, with these values of the normalizer's parameters."""
+    # Backward must see the same values as forward, and a caller's functional_call replaces them in forward only.
+    names = (name for name, _ in normalizer.named_parameters())
+    values = dict(zip(names, parameters, strict=True))
+    weights: Tensor = torch.func.functional_call(normalizer, values, logits) if values else normalizer(logits)
+    return weights
 
 
 def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -173,3 +360,68 @@ def dropout_factors(call: Call, block: Block, weights: Tensor) -> Tensor:
 
 def zeros_for(t: Tensor, at_least: Tensor) -> Tensor:
     return torch.zeros(t.shape, dtype=torch.promote_types(t.dtype, at_least.dtype), device=t.device)
+
+
+Results = tuple[Tensor, ...]  # the output, then the weights if they are returned
+
+
+def without_hidden_keys(attend: Callable[[Rule, Inputs], Results], rule: Rule, inputs: Inputs) -> Results:
+    """attend(rule, inputs), where NaN and infinities of hidden keys and values reach no result and no gradient."""
+    causal = rule.causal and inputs.q.shape[-2] > 1  # a single query is the last one, and sees all keys
+    hides = causal or rule.window is not None or inputs.mask is not None or inputs.bias is not None
+    if not hides or inputs.v.numel() == 0:
+        return attend(rule, inputs)
+    if can_read(*inputs[:3]):
+        # With gradients the output does not tell: it is finite if only hidden keys, not their values, are NaN.
+        results = None if needs_grad(*inputs, *rule.normalizer.parameters()) else attend(rule, inputs)
+        if are_finite(*(inputs[:3] if results is None else results[:1])):
+            return results or attend(rule, inputs)
+        if results is not None and are_finite(*inputs[:3]):
+            return results
+    finite = inputs._replace(**{name: torch.nan_to_num(getattr(inputs, name), 0.0, 0.0, 0.0) for name in "qkv"})
+    results = attend(rule, finite)
+    return tuple(t.masked_fill(rows, math.nan) for t, rows in zip(results, _spoiled_rows(rule, inputs), strict=False))
+
+
+def can_read(*tensors: Tensor) -> bool:
+    """Whether values may decide what is computed, and reading them costs little."""
+    if torch.compiler.is_compiling() or inside_transform():
+        return False
+    return all(t.device.type == "cpu" and type(t) in (Tensor, torch.nn.Parameter) for t in tensors)
+
+
+def are_finite(*tensors: Tensor) -> bool:
+    # A sum is one pass; the sum of finite numbers may overflow, which a second look tells apart.
+    sums = (t.detach().sum(dtype=compute_dtype(t)).item() for t in tensors)
+    return all(map(math.isfinite, sums)) or all(bool(torch.isfinite(t).all()) for t in tensors)
+
+
+def _spoiled_rows(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
+    """Rows (..., H, Lq, 1) whose output, and whose weights, depend on numbers that are not finite."""
+    # Of NaN the largest is NaN, which is not less.
+    q, k, v = (~(t.detach().abs().amax(-1, keepdim=True) < math.inf) for t in inputs[:3])
+    flags = torch.cat(torch.broadcast_tensors(k, v, torch.ones_like(k)), -1).float()  # type: ignore[no-untyped-call]
+    seen = _seen(rule, inputs, flags) > 0.5
+    keys, values, some = seen[..., :1], seen[..., 1:2], seen[..., 2:]
+    weights = keys | (q & some)
+    return weights | values, weights
+
+
+def _seen(rule: Rule, inputs: Inputs, flags: Tensor) -> Tensor:
+    """Sums of the flags (..., Hkv, Lk, n) over the keys that each query sees, (..., H, Lq, n)."""
+    heads, queries, keys = *inputs.q.shape[-3:-1], inputs.k.shape[-2]
+    flags = flags.repeat_interleave(heads // flags.shape[-3], -3)
+    shown = None if inputs.bias is None else inputs.bias != -math.inf
+    table = shown if inputs.mask is None else inputs.mask if shown is None else inputs.mask & shown
+    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
+    position = torch.arange(keys - queries, keys, device=flags.device)
+    if table is not None and table.dim() > 1 and table.shape[-2] > 1:
+        distance = position[:, None] - torch.arange(keys, device=flags.device)
+        table = table & (distance >= nearest) & (distance <= farthest)
+        return torch.einsum("...hqk,...hkn->...hqn", table[(None,) * (3 - table.dim())].float(), flags)
+    if table is not None:
+        flags = flags * torch.atleast_2d(table).mT  # type: ignore[no-untyped-call]
+    # Differences of running sums: nothing of size Lq x Lk.
+    totals = F.pad(flags.cumsum(-2), (0, 0, 1, 0))
+    first, last = ((position + shift).clamp(0, keys) for shift in (-farthest, 1 - nearest))
+    return totals[..., torch.maximum(first, last), :] - totals[..., first, :]

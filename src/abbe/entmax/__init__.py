@@ -3,8 +3,7 @@
 Sparse maps along any dimension, and losses for classes. docs/how-to/entmax.md lists the differences.
 """
 
-from .activations import Entmax15, Sparsemax, entmax15, sparsemax
-from .losses import (
+from ._losses import (
     Entmax15Loss,
     EntmaxBisectLoss,
     NormmaxBisectLoss,
@@ -16,14 +15,18 @@ from .losses import (
     sparsemax_bisect_loss,
     sparsemax_loss,
 )
-from .root_finding import (
+from ._maps import (
     BudgetBisect,
+    Entmax15,
     EntmaxBisect,
     NormmaxBisect,
+    Sparsemax,
     SparsemaxBisect,
     budget_bisect,
+    entmax15,
     entmax_bisect,
     normmax_bisect,
+    sparsemax,
     sparsemax_bisect,
 )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import normalizers
-from .._attention.scores import with_sink
+from .._attention.engine import with_sink
 from .._errors import AbbeError
 from ..normalizers import Normalizer
 from ._rows import Rows, RowSummary

@@ -5,17 +5,14 @@ normalizers: attention, swaps in a model, fits of learned parameters.
 """
 
 from ._base import Normalizer
-from ._dispatch import fused, inside_transform, kernels_from
-from ._options import Learned, Option
+from ._options import Learned, Option, format_spec, parse_spec
 from ._registry import NormalizerInfo, list_normalizers, normalizer, usual_specs
-from ._regularized.any_alpha import entmax_weights
-from ._regularized.budget import budget_weights
-from ._regularized.normmax import normmax_weights
+from ._regularized import budget_weights, entmax_weights, normmax_weights
+from ._row_map import fused, inside_transform, kernels_from
+from ._selection import Truncated
 from ._softmax import LogNScaling, ScalableSoftmax, Softmax
-from ._spec import format_spec, parse_spec
 from ._step import step_attention
 from ._support import differentiate_support, find_support, support_map, weights_of_map
-from ._truncated import Truncated
 
 __all__ = [
     "Learned",

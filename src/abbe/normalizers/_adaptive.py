@@ -9,8 +9,16 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._options import Option
-from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax, softmax_jacobian, visible_and_top
+from ._row_map import (
+    RowMap,
+    below_top,
+    diagonal_minus_outer,
+    finish,
+    masked_softmax,
+    row_map,
+    softmax_jacobian,
+    visible_and_top,
+)
 
 # beta(H), highest power first.
 COEFFICIENTS = (-0.037, 0.481, -2.3, 4.917, -1.791)
@@ -68,8 +76,8 @@ def _deviation(half: Tensor, visible: Tensor) -> Tensor:
     return span * torch.where(variance > 0, torch.where(variance > 0, variance, 1.0).sqrt(), 0.0) * 2
 
 
-ENTROPY = row_map("adaptive-temperature", entropy_reference, "adaptive", "entropy_forward", "entropy_backward")
-DEVIATION = row_map("norm-softmax", deviation_reference, "adaptive", "deviation_forward", "deviation_backward")
+ENTROPY = row_map("adaptive-temperature", entropy_reference, "shaped", "entropy_forward", "entropy_backward")
+DEVIATION = row_map("norm-softmax", deviation_reference, "shaped", "deviation_forward", "deviation_backward")
 
 
 class AdaptiveTemperature(Normalizer):

@@ -11,11 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from ._dispatch import row_weights
-from ._options import Learned, Option, PerHead
-from ._row_map import RowMap
-from ._rows import NEG_INF
-from ._spec import MOST_NESTED, format_spec
+from ._options import MOST_NESTED, Learned, Option, PerHead, format_spec
+from ._row_map import NEG_INF, RowMap, row_weights
 
 _HALF = (torch.float16, torch.bfloat16)
 

@@ -6,10 +6,8 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._dispatch import inside_transform
 from ._options import Option, PerHead, heads_option, learn_option
-from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, lowest, row_counts
+from ._row_map import RowMap, below_top, diagonal_minus_outer, finish, inside_transform, lowest, row_counts, row_map
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ from torch.nn.functional import logsigmoid, pad
 
 from ._base import Normalizer
 from ._options import Option
-from ._row_map import RowMap, row_map
-from ._rows import diagonal_minus_outer, finish, row_counts, visible_and_top
+from ._row_map import RowMap, diagonal_minus_outer, finish, row_counts, row_map, visible_and_top
 
 
 def sigmoid_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -61,11 +60,11 @@ def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish(torch.exp(logsigmoid(filled) + later), logits, params, visible, top)
 
 
-SIGMOID = row_map("sigmoid", sigmoid_reference, "gates", "sigmoid_forward", "sigmoid_backward")
-RELU = row_map("relu", relu_reference, "gates", "relu_forward", "relu_backward")
-SOFTPICK = row_map("softpick", softpick_reference, "gates", "softpick_forward", "softpick_backward")
+SIGMOID = row_map("sigmoid", sigmoid_reference, "shaped", "sigmoid_forward", "sigmoid_backward")
+RELU = row_map("relu", relu_reference, "shaped", "relu_forward", "relu_backward")
+SOFTPICK = row_map("softpick", softpick_reference, "shaped", "softpick_forward", "softpick_backward")
 STICK_BREAKING = row_map(
-    "stick-breaking", stick_breaking_reference, "gates", "stick_breaking_forward", "stick_breaking_backward"
+    "stick-breaking", stick_breaking_reference, "shaped", "stick_breaking_forward", "stick_breaking_backward"
 )
 
 

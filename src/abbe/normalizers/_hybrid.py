@@ -12,9 +12,18 @@ from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError, loading
 from .._kernels.threads import over_rows
 from ._base import Normalizer
-from ._dispatch import fused, row_weights
 from ._options import Option, PerHead, heads_option, learn_option
-from ._row_map import RowGradients, RowMap, as_rows, kernel_named, params_of_rows, reference_gradients, run_forward
+from ._row_map import (
+    RowGradients,
+    RowMap,
+    as_rows,
+    fused,
+    kernel_named,
+    params_of_rows,
+    reference_gradients,
+    row_weights,
+    run_forward,
+)
 
 
 class Combination(Normalizer):
@@ -164,5 +173,5 @@ def _blended_gradient(
 def _blend_kernel(which: str, a: RowMap, b: RowMap) -> Callable[..., None]:
     parts = [one.kernel(getattr(one, which)) for one in (a, b)]
     with loading():
-        blend: Callable[..., None] = kernel_named("blend", which)(*parts)  # type: ignore[assignment]
+        blend: Callable[..., None] = kernel_named("shaped", which)(*parts)  # type: ignore[assignment]
     return blend

@@ -12,15 +12,12 @@ from ._base import Normalizer
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
 from ._gates import NormalizedReLU, Sigmoid, Softpick, StickBreaking
 from ._hybrid import Hybrid
-from ._options import Option
-from ._regularized.budget import Budget
-from ._regularized.normmax import Normmax
-from ._scaled import Scaled
+from ._options import Option, parse_spec
+from ._regularized import Budget, Normmax
+from ._scaled import LearnedSink, Scaled, SoftmaxPlusOne
 from ._selection import Threshold, TopK, TopP
 from ._shaped import ClippedSoftmax, ElasticSoftmax, SelfAdjustedSoftmax
-from ._sink import LearnedSink, SoftmaxPlusOne
 from ._softmax import LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax
-from ._spec import parse_spec
 
 CLASSES: tuple[type[Normalizer], ...] = (
     Softmax,

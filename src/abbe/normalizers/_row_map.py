@@ -8,13 +8,15 @@ beyond the first go through the reference.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load
+from .._kernels.switch import KernelsBrokenError, load, switched_on, usable_for
 from .._kernels.threads import over_rows
 from ._triton import run as on_gpu
 from ._triton.choice import takes
@@ -203,3 +205,186 @@ def _op_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 row_weights_op.register_autograd(_op_backward, setup_context=_save_forward)
 _row_gradients_op.register_autograd(_second_order, setup_context=_save_backward)
+
+
+# Below this many logits the reference answers sooner than a kernel that may have to be compiled first
+# (`make bench ARGS="--part latency,crossover"` prints both).
+FUSED_FROM = 1 << 16
+_fused_from: ContextVar[int | None] = ContextVar("_fused_from", default=None)
+
+
+class kernels_from:
+    """Use the kernels from this many logits on, in this thread and block: for callers with many small calls.
+
+    A class, because every step of a generation enters it, and a generator takes three times as long.
+
+    Args:
+        logits: the least number of them per call.
+
+    Examples:
+        >>> with abbe.normalizers.kernels_from(64):
+        ...     weights = abbe.normalizer("sparsemax")(torch.tensor([2.0, 0.0]))
+        >>> weights.tolist()
+        [1.0, 0.0]
+    """
+
+    def __init__(self, logits: int) -> None:
+        self.logits = logits
+        self._token: Token[int | None] | None = None
+
+    def __enter__(self) -> None:
+        if not torch.compiler.is_compiling():  # cannot trace a ContextVar, and `fused` does not ask it while compiling
+            self._token = _fused_from.set(self.logits)
+
+    def __exit__(self, *_: object) -> None:
+        if self._token is not None:
+            _fused_from.reset(self._token)
+
+
+def inside_transform() -> bool:
+    """Whether torch.func (vmap, grad, jacrev, jvp, ...) or forward-mode differentiation is active.
+
+    Returns:
+        True inside a transform, where kernels cannot be used.
+
+    Examples:
+        >>> abbe.normalizers.inside_transform()
+        False
+    """
+    # torch has no public function for either; the level of forward mode is -1 outside of it.
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
+def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
+    """Weights of every row of `logits`; `params` broadcasts over the rows."""
+    if which.module is None or not (fused(logits) or fused_on_gpu(which.name, logits)):
+        return which.reference(logits, params)
+    if torch.compiler.is_compiling():
+        compiled: Tensor = row_weights_op(logits, params, which.name)
+        return compiled
+    if not (torch.is_grad_enabled() and (logits.requires_grad or params.requires_grad)):
+        return run_forward(logits, params, which.name)
+    eager: Tensor = RowWeights.apply(logits, params, which.name)  # type: ignore[no-untyped-call]
+    return eager
+
+
+def fused(logits: Tensor) -> bool:
+    """Whether the CPU kernels take these logits: float32, enough of them, outside of torch.func.
+
+    Args:
+        logits: (..., keys).
+
+    Returns:
+        False if the plain torch reference is used.
+
+    Examples:
+        >>> abbe.normalizers.fused(torch.zeros(4, 8))
+        False
+    """
+    if logits.dtype != torch.float32 or inside_transform() or not usable_for(logits):
+        return False
+    return _large_enough(logits)
+
+
+def fused_on_gpu(name: str, logits: Tensor) -> bool:
+    """Whether the Triton kernels of this map take these logits."""
+    if not takes(name, logits) or inside_transform() or not switched_on() or on_gpu.given_up():
+        return False
+    return _large_enough(logits)
+
+
+def _large_enough(logits: Tensor) -> bool:
+    # torch.compile has time, and one call is a smaller graph than the reference.
+    return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _fused_from.get() or FUSED_FROM)
+
+
+NEG_INF = float("-inf")
+
+
+def visible_keys(logits: Tensor) -> Tensor:
+    """True at visible keys. NaN counts as visible: it must not vanish as if it were masked."""
+    return logits != NEG_INF
+
+
+def visible_and_top(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Visible keys, and the largest logit of every row (0 without keys), shape (..., 1), without gradient."""
+    visible = visible_keys(logits)
+    return visible, torch.where(visible.any(-1, keepdim=True), logits.detach().amax(-1, keepdim=True), 0.0)
+
+
+def below_top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """logits - top, 0 at absent keys; then the visible keys and the top.
+
+    A gap beyond the largest number counts as that number: a weight of 0 times infinity would be NaN in gradients.
+    """
+    visible, top = visible_and_top(logits)
+    return torch.where(visible, (logits - top).clamp(min=lowest(logits)), 0.0), visible, top
+
+
+def lowest(logits: Tensor) -> float:
+    """The most negative finite number of the dtype."""
+    return torch.finfo(logits.dtype).min
+
+
+def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top: Tensor) -> Tensor:
+    """Zeros at absent keys; NaN throughout a row that holds NaN or +inf, in the weights and in all derivatives.
+
+    Such a row becomes its logits and parameters times NaN, as a constant NaN would have a gradient of 0. The factor
+    stands outside of `where`: inside, it would multiply the 0 that `where` sends back to the other rows into NaN.
+    """
+    # The largest logit is NaN or +inf if any is.
+    sound = torch.isfinite(top)
+    kept = torch.where(sound, torch.where(visible, weights, 0.0), logits)
+    factor = torch.where(sound, 1.0, params.sum(-1, keepdim=True)) * torch.where(sound, 1.0, float("nan"))
+    return kept * factor
+
+
+def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:
+    """Softmax over the kept keys, zeros elsewhere; a row that keeps none is all zeros, with zero gradients."""
+    some = kept.any(-1, keepdim=True)
+    # A row of -inf alone would give NaN, also in its gradient: it keeps its scores, and is zeroed below.
+    weights = torch.softmax(torch.where(kept | ~some, scores, NEG_INF), -1)
+    return torch.where(kept, weights, 0.0)
+
+
+def diagonal_minus_outer(diagonal: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """diag(d) - left right^T for every row, shape (..., L, L)."""
+    return torch.diag_embed(diagonal) - left.unsqueeze(-1) * right.unsqueeze(-2)
+
+
+def softmax_jacobian(weights: Tensor, scale: Tensor | float = 1.0) -> Tensor:
+    """scale (diag w - w w^T); also correct if the weights sum to less than 1 because of a sink."""
+    return diagonal_minus_outer(scale * weights, scale * weights, weights)
+
+
+def row_counts(logits: Tensor) -> Tensor:
+    """The number of visible keys of every row, shape (..., 1) in the dtype of the logits, without gradient."""
+    if not fused(logits):
+        return _reference_counts(logits)
+    if torch.compiler.is_compiling():
+        compiled: Tensor = _row_counts_op(logits.detach())
+        return compiled
+    return _run_counts(logits.detach())
+
+
+def _run_counts(logits: Tensor) -> Tensor:
+    rows = as_rows(logits)
+    counts = rows.new_empty(len(rows), 1)
+    try:
+        over_rows(kernel_named("shaped", "count_forward"), len(rows), rows, counts)
+    except KernelsBrokenError:
+        return _reference_counts(logits)
+    return counts.view(*logits.shape[:-1], 1)
+
+
+def _reference_counts(logits: Tensor) -> Tensor:
+    return visible_keys(logits).sum(-1, keepdim=True).to(logits.dtype)
+
+
+# As a custom operator, which torch.compile keeps as a call in its graph.
+_row_counts_op = torch.library.custom_op("abbe::row_counts", _run_counts, mutates_args=())
+
+
+@_row_counts_op.register_fake
+def _(logits: Tensor) -> Tensor:
+    return logits.new_empty((*logits.shape[:-1], 1))

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._options import Option, PerHead, heads_option, learn_option
-from ._row_map import RowMap, row_map
-from ._rows import below_top, diagonal_minus_outer, finish, masked_softmax
+from ._row_map import RowMap, below_top, diagonal_minus_outer, finish, masked_softmax, row_map
 
 
 def plain_softmax(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -10,8 +10,7 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._options import Option, PerHead, heads_option, learn_option
-from ._row_map import RowMap, row_map
-from ._rows import below_top, finish, masked_softmax, row_counts, softmax_jacobian
+from ._row_map import RowMap, below_top, finish, masked_softmax, row_counts, row_map, softmax_jacobian
 
 
 def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:

@@ -16,9 +16,8 @@ from .._kernels.switch import KernelsBrokenError, load, loading, usable_for
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
-from ._dispatch import fused
 from ._entmax import Entmax, Sparsemax
-from ._row_map import RowMap, params_of_rows
+from ._row_map import RowMap, fused, params_of_rows
 
 
 def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor | None:

@@ -16,9 +16,8 @@ from .._kernels.switch import load, usable_for
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
-from ._dispatch import row_weights
 from ._entmax import ENTMAX, ENTMAX15, SPARSEMAX, Entmax, Sparsemax
-from ._row_map import MAPS, RowMap
+from ._row_map import MAPS, RowMap, row_weights
 from ._scaled import Scaled
 from ._selection import THRESHOLD, TOPK, TOPP, Threshold, TopK, TopP
 
@@ -27,9 +26,9 @@ _KERNELS: dict[str, tuple[str, str, int]] = {
     SPARSEMAX.name: ("support", "sparsemax_support", 0),
     ENTMAX15.name: ("support", "entmax15_support", 1),
     ENTMAX.name: ("support", "entmax_support", 2),
-    TOPK.name: ("support_selection", "topk_support", 3),
-    TOPP.name: ("support_selection", "topp_support", 3),
-    THRESHOLD.name: ("support_selection", "threshold_support", 3),
+    TOPK.name: ("support", "topk_support", 3),
+    TOPP.name: ("support", "topp_support", 3),
+    THRESHOLD.name: ("support", "threshold_support", 3),
 }
 SHARE_ROWS = 64  # per share that a thread takes
 _SELECTIONS = (TopK, TopP, Threshold)

@@ -12,7 +12,8 @@ from normalizer_cases import Case, every_case, random_logits
 from torch import Tensor
 
 import abbe
-from abbe.normalizers import _dispatch, _row_map
+from abbe.normalizers import _row_map
+from abbe.normalizers import _row_map as _dispatch
 
 SETTER = Callable[[int], None]
 

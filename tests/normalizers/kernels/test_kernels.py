@@ -18,7 +18,8 @@ from tiers import examples
 from torch import Tensor
 
 import abbe
-from abbe.normalizers import _dispatch, _row_map
+from abbe.normalizers import _row_map
+from abbe.normalizers import _row_map as _dispatch
 
 EPS = torch.finfo(torch.float32).eps
 # Shorter rows are drawn in the quick tier: test_kernel_on_drawn_rows.

@@ -15,9 +15,9 @@ MODULES = {
     "abbe.normalizers._kernels.softmax": {"exponentials", "scale_gradient"},
     "abbe.normalizers._kernels.selection": {"above"},
     "abbe.normalizers._kernels.thresholds": {"sparsemax_sums", "entmax15_sums", "sum_and_dot", "dot_with_offsets"},
-    "abbe.normalizers._kernels.shaped": {"dot_where_between", "kept_sums", "key_sums"},
-    "abbe.normalizers._kernels.adaptive": {"row_entropy"},
-    "abbe.normalizers._kernels.gates": {"expm1_sizes"},
+    "abbe.normalizers._kernels.shaped": {
+        "dot_where_between", "expm1_sizes", "kept_sums", "key_sums", "row_entropy",
+    },
     "abbe.normalizers._kernels.entmax": {"entmax_terms", "alpha_terms"},
     "abbe.measures._kernels.expected": {"lengths"},
     "abbe.measures._kernels.orders": set(),

@@ -14,8 +14,20 @@ from torch import Tensor
 
 from ..._kernels.threads import over_rows
 from ...normalizers import differentiate_support
-from .call import Block, Settings, Support, Tensors, blocks, params_of, row_table
-from .forward import Scratch, chances, kernel, packed_keys, support_of
+from .forward import (
+    Block,
+    Scratch,
+    Settings,
+    Support,
+    Tensors,
+    blocks,
+    chances,
+    kernel,
+    packed_keys,
+    params_of,
+    row_table,
+    support_of,
+)
 
 ENTRIES = 1 << 20  # of the supports that are collected: 20 MiB
 

@@ -13,8 +13,7 @@ import numpy as np
 from numba import float32, uint64
 
 from ..._kernels.compiled import kernel
-from ..._kernels.gathered import sum_of_rows
-from ..._kernels.sums import BLOCK, row_dot
+from ..._kernels.sums import BLOCK, row_dot, sum_of_rows
 from ..._kernels.vector import ONE, ZERO, f32
 
 

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ... import normalizers
-from ..._attention.blocks import compute_dtype, full_precision
-from ..._attention.scores import beside_sink, grouped_scores, soft_cap, with_sink
+from ..._attention.engine import beside_sink, compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
 from ..._errors import AbbeError
 from ..._float64 import has_float64
 from ...normalizers import Normalizer

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..._attention.blocks import BLOCK_BYTES, compute_dtype, full_precision
-from ..._attention.scores import fold_heads, unfold_heads
+from ..._attention.engine import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
 from ..._errors import AbbeError
 from ..._float64 import where_double
 from .._head import makes_some_logits

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._attention.absent import are_finite, can_read
+from ..._attention.engine import are_finite, can_read
 from ..._errors import AbbeError
 from ...normalizers import Normalizer, Softmax, step_attention
 from .._session.call import AttentionCall

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from ..._kernels.compiled import from_source, kernel
-from ..._kernels.gathered import sum_of_rows
+from ..._kernels.sums import sum_of_rows
 from ..._kernels.vector import ZERO
-from .blend import rows_of
+from .shaped import rows_of
 
 _SOURCE = """
 def {name}(key, query, value, params, scale, output, start, stop):

@@ -22,7 +22,7 @@ import numpy as np
 
 from ..._kernels.compiled import around, inlined, kernel
 from ..._kernels.products import PANEL, ROWS, score_tile
-from ..._kernels.sums import LONG_BLOCK, Row, sum_over_keys
+from ..._kernels.sums import LONG_BLOCK, Row, row_sum, sum_over_keys
 from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, below, exp, f32, log, maximum
 from .entmax import (
     _SEGMENT,
@@ -35,6 +35,9 @@ from .entmax import (
     support_weights,
     top_of_segments,
 )
+from .selection import keep_largest, narrow
+from .shaped import visible_count
+from .softmax import exponentials
 from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, split_float32, sum_and_dot
 
 _HALF = f32(0.5)
@@ -293,3 +296,79 @@ def differentiate(grad: Any, weights: Any, params: Any, kind: int, u: Any, of_pa
         grad[j] = params[0] * u[j] * (grad[j] - mean)
     if of_params.shape[0] > 0 and kind != WEIGHTS:
         of_params[0, 0] = f32(dot_with_powers(grad, weights, beta) / (params[0] * params[0]))
+
+
+_MARGIN = 1e-3  # in logits, more than the error of an exponential
+_FARTHEST = 80.0  # below the top: e^-87 is 0
+
+
+@kernel
+def lanes_of(row: Any, lanes: Any) -> Any:
+    """The maxima of the lanes that this row fills."""
+    return lanes[: (row.shape[0] + _SEGMENT - 1) // _SEGMENT * LANES]
+
+
+@kernel
+def in_order(row: Any, cut: Any, near: Any, index: Any) -> Any:
+    """The keys above a cut in order of place, which decides ties; returns their number."""
+    count = 0
+    for j in range(row.shape[0]):  # no branches: they would be mispredicted
+        near[count] = row[j]
+        index[count] = j
+        count += 1 if row[j] > cut else 0
+    return count
+
+
+@inlined
+def put_down(packed: Any, index: Any, count: int, weights: Any, places: Any) -> Any:
+    """Write the selected keys, renormalised; returns their number."""
+    factor = f32(1.0 / row_sum(packed[:count]))
+    kept = 0
+    for c in range(count):
+        weights[kept] = packed[c] * factor
+        places[kept] = index[c]
+        kept += 1 if packed[c] > ZERO else 0
+    return kept
+
+
+@support_rows
+def topk_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, packed, index, ones = scratch
+    k, of_row, cut = params[1], lanes_of(row, lanes), NEG_INF
+    if visible_count(of_row) > k:
+        cut, _, _, _ = narrow(of_row, ones[: of_row.shape[0]], k, top)
+    count = in_order(row, cut, near, index)
+    exponentials(near[:count], top, ONE, ZERO, packed[:count])
+    if count > k:
+        keep_largest(near[:count], ones[:count], k, top, packed[:count])
+    return put_down(packed, index, count, weights, places)
+
+
+@support_rows
+def topp_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, packed, index, _ = scratch
+    p, of_row, cut = params[1], lanes_of(row, lanes), NEG_INF
+    target = p * exponentials(row, top, ONE, ZERO, near[: row.shape[0]])
+    if p < ONE:
+        mass = near[: of_row.shape[0]]
+        if exponentials(of_row, top, ONE, ZERO, mass) > target * f32(1.0 + _MARGIN):
+            cut, _, _, _ = narrow(of_row, mass, target * f32(1.0 + _MARGIN), top)
+    count = in_order(row, cut, near, index)
+    mass = weights[: row.shape[0]][:count]  # the row has been read
+    exponentials(near[:count], top, ONE, ZERO, mass)
+    packed[:count] = mass
+    if p < ONE:
+        keep_largest(near[:count], mass, target, top, packed[:count])
+    return put_down(packed, index, count, weights, places)
+
+
+@support_rows
+def threshold_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    _, near, packed, index, _ = scratch
+    rel = params[1]
+    gap = f32(min(_FARTHEST, _MARGIN - math.log(rel))) if rel > ZERO else f32(2.0 * _FARTHEST)
+    count = gather_above(row, top, ONE, gap, scratch)
+    exponentials(near[:count], ZERO, ONE, ZERO, packed[:count])
+    for c in range(count):
+        packed[c] = packed[c] if packed[c] >= rel else ZERO
+    return put_down(packed, index, count, weights, places)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ... import measures, normalizers
-from ..._attention.scores import beside_sink
+from ..._attention.engine import beside_sink
 from ..._errors import AbbeError
 from ..._seeding import generator_named
 from ...measures import BlockNumbers, Reading, Rows, Sets, State
