@@ -5,52 +5,39 @@ Names that end in `_paper` are the forms of arXiv 2508.17821 where ours differ; 
 `abbe verify` shows. `catalogue()` lists every statement with its status.
 """
 
-from ._capacity import TruncationErrors, mass_law, truncation_errors
 from ._catalogue import catalogue
-from ._change import (
-    change_bound,
-    change_bound_by_norm,
-    lipschitz,
-    log_derivative_bound,
-    selective_temperature,
-    sensitivity_at_equal_selectivity,
-)
 from ._checks import selected_set
-from ._dispersion import (
-    effective_number,
-    effective_number_bound,
-    entropy,
-    entropy_deficit_bound,
-    entropy_deficit_bound_loose,
-)
 from ._distance import (
     distance,
     distance_bound,
     distance_bound_root_paper,
     distance_sandwich,
-    net_distance,
-    net_distance_bound,
-)
-from ._expected import (
     expected_distance_bound_paper,
     expected_distance_bounds,
     expected_distance_ceiling,
     expected_distance_exact,
     expected_net_distance_squared,
+    net_distance,
+    net_distance_bound,
 )
 from ._gradient import (
+    change_bound,
+    change_bound_by_norm,
     frobenius_norm,
     frobenius_norm_bound,
     inf_to_one_norm,
     inf_to_one_supremum,
     largest_entry,
+    lipschitz,
+    log_derivative_bound,
     one_norm,
+    selective_temperature,
+    sensitivity_at_equal_selectivity,
     spectral_norm,
     spectral_norm_bound_paper,
     spectral_norm_bounds,
     spectral_norm_supremum,
 )
-from ._margin import entmax_contenders, entmax_gap, margin_needed, winners_mass
 from ._separability import (
     BallCount,
     Retrieval,
@@ -63,13 +50,25 @@ from ._separability import (
 )
 from ._statements import Point, Sizes, Statement
 from ._weights import (
+    TruncationErrors,
+    effective_number,
+    effective_number_bound,
+    entmax_contenders,
+    entmax_gap,
+    entropy,
+    entropy_deficit_bound,
+    entropy_deficit_bound_loose,
     general_weight_range,
     general_weight_range_paper,
+    margin_needed,
+    mass_law,
     top_mass,
     top_mass_bounds,
+    truncation_errors,
     weight_bounds,
     weight_range,
     weight_range_paper,
+    winners_mass,
 )
 
 __all__ = [

@@ -13,16 +13,23 @@ from ._block import BlockNumbers, block_numbers, join_heads
 from ._bootstrap import bootstrap_interval, enough_windows, interval_ends, resampled_counts, resampled_means
 from ._critical import CriticalN, critical_n, critical_of_units, ks_test
 from ._decay import DecayReading, decay, decay_exponent, mean_decay_exponent, weighted_decay_exponents
-from ._differences import differences
-from ._dispersion import dispersion, selection
-from ._expected import distance_formula, expected_distance
+from ._dispersion import dispersion, last_occurrence, pattern_keys, patterns, selection
+from ._expected import differences, distance_formula, expected_distance
 from ._geometry import geometry
-from ._patterns import last_occurrence, pattern_keys, patterns
 from ._registry import GROUPS, MeasureInfo, list_measures, list_tests
 from ._rows import Rows
 from ._sensitivity import sensitivity
-from ._separable import active_keys, by_groups, separable_weight
-from ._sets import DEFAULT_GRID, USUAL_SIZE, Sets, checked_grid, choose_sets, random_order
+from ._sets import (
+    DEFAULT_GRID,
+    USUAL_SIZE,
+    Sets,
+    active_keys,
+    by_groups,
+    checked_grid,
+    choose_sets,
+    random_order,
+    separable_weight,
+)
 from ._state import Reading, State, Summary, compute, merge, summarize, update
 
 __all__ = [

@@ -16,9 +16,16 @@ from torch import Tensor
 
 from ..normalizers import Normalizer
 from ._decay import DecayReading, decay_readings
-from ._dispersion import SetMasses, dispersion_readings, selection_readings, set_masses
+from ._dispersion import (
+    PatternWeight,
+    SetMasses,
+    dispersion_readings,
+    pattern_readings,
+    pattern_weights,
+    selection_readings,
+    set_masses,
+)
 from ._geometry import LimitTerms, RowGeometry, SetGeometry, geometry_readings, row_geometry
-from ._patterns import PatternWeight, pattern_readings, pattern_weights
 from ._rows import RowFacts, Rows, RowSummary
 from ._sensitivity import ChangeNorms, change_norms, sensitivity_readings
 from ._sets import Sets

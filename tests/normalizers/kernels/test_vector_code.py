@@ -16,12 +16,15 @@ MODULES = {
     "abbe.normalizers._kernels.selection": {"above"},
     "abbe.normalizers._kernels.thresholds": {"sparsemax_sums", "entmax15_sums", "sum_and_dot", "dot_with_offsets"},
     "abbe.normalizers._kernels.shaped": {
-        "dot_where_between", "expm1_sizes", "kept_sums", "key_sums", "row_entropy",
+        "dot_where_between",
+        "expm1_sizes",
+        "kept_sums",
+        "key_sums",
+        "row_entropy",
     },
     "abbe.normalizers._kernels.entmax": {"entmax_terms", "alpha_terms"},
-    "abbe.measures._kernels.expected": {"lengths"},
     "abbe.measures._kernels.orders": set(),
-    "abbe.measures._kernels.rows": {"squares_moved", "shares"},
+    "abbe.measures._kernels.rows": {"squares_moved", "shares", "lengths"},
 }
 KEY_BY_KEY = {"squares_moved"}  # one pass beside the many of an eigenvalue; its rounding is part of golden numbers
 PACKED_SUM = re.compile(r"\bv?(addps|subps|fn?m(add|sub)\d+ps)\b")  # of x86; the same on one number ends in ss
