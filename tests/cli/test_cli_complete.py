@@ -53,16 +53,11 @@ def test_commands_and_options() -> None:
 
 
 def test_models_that_are_there(tmp_path: Path) -> None:
-    pulled = tmp_path / "cache" / "models" / "smollm2"
-    pulled.mkdir(parents=True)
-    (pulled / "ABOUT.json").write_text("{}")
     (tmp_path / "minilm-unfinished").mkdir()
-    cache = {"ABBE_CACHE": str(tmp_path / "cache")}
-    lines = ("abbe report e", "abbe report sm", "abbe report mi", "abbe pull mi")
-    embedded, there, absent, to_pull = offered(*lines, **cache)
+    lines = ("abbe report e", "abbe report sm", "abbe pull mi")
+    embedded, pullable, to_pull = offered(*lines)
     assert embedded[0] == "embedded"
-    assert "smollm2" in there
-    assert "minilm" not in absent
+    assert "smollm2" in pullable
     assert to_pull == ["minilm"]
 
 
@@ -74,16 +69,16 @@ def test_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (tmp_path / name).write_text("")
     monkeypatch.setenv("ABBE_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    assert _complete.models("m") == ["m.gguf", "mine", "more/"]
+    assert _complete.models("m") == ["minilm", "m.gguf", "mine", "more/"]
     assert _complete.models("more/") == ["more/inner/"]
     assert _complete.models(f"{tmp_path}/mi") == [f"{tmp_path}/mine"]
-    assert _complete.models("") == ["embedded", "m.gguf", "mine", "more/"]
+    assert _complete.models("") == ["embedded", "smollm2", "minilm", "m.gguf", "mine", "more/"]
     assert _complete.models(".h") == [".hidden/"]
     assert _complete.models("nowhere/x") == []
 
 
 def test_a_completed_name_can_be_loaded() -> None:
-    assert {"embedded", *_complete._pull_cache().PULLABLE} == set(_load.NAMES)
+    assert {"embedded", *_complete.PULLABLE} == set(_load.NAMES)
 
 
 def test_values_of_options() -> None:

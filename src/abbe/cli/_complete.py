@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
-from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
 from pathlib import Path
 from typing import Any
 
 from ._names import DEVICE_MAPS, DEVICES, DTYPES, FIGURES, OPTIMIZERS, STATEMENTS, TASKS, VECTORS, normalizer_names
 
+PULLABLE = ("smollm2", "minilm")  # as in abbe.models, which would load torch; a test compares
+
 
 def models(incomplete: str) -> list[str]:
-    """The embedded model, pulled ones, folders and GGUF files."""
-    cache = _pull_cache()
-    named = ["embedded", *(name for name in cache.PULLABLE if cache.is_pulled(name))]
-    return _starting(named, incomplete) + _on_disk(incomplete)
+    """The embedded model, those that can be pulled, folders and GGUF files."""
+    return _starting(("embedded", *PULLABLE), incomplete) + _on_disk(incomplete)
 
 
 def pullable(incomplete: str) -> list[str]:
-    return _starting(_pull_cache().PULLABLE, incomplete)
+    return _starting(PULLABLE, incomplete)
 
 
 def normalizers(incomplete: str) -> list[str]:
@@ -69,16 +66,3 @@ def _offered(path: Path, start: str) -> str:
     if path.is_dir():
         return path.name if (path / "config.json").is_file() else f"{path.name}/"
     return path.name if path.suffix == ".gguf" else ""
-
-
-def _pull_cache() -> Any:
-    """abbe.models._pull.cache by itself: the package around it would load torch."""
-    name = "abbe.models._pull.cache"
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = PathFinder.find_spec(name, [str(Path(__file__).parents[1] / "models" / "_pull")])
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no module {name}")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module

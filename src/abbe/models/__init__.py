@@ -1,31 +1,25 @@
 """Models and text: load a transformer, pull one into the cache, cut text into windows, tap the attention."""
 
+from ._cache import PULLABLE, cache_folder, is_pulled, pulled_facts, pulled_folder
 from ._export.carried import carried_config
-from ._export.export import Export, export
-from ._export.gguf import gguf_error, read_export
+from ._export.export import Export, export, gguf_error, read_export
 from ._head import logits_in_pieces
-from ._heard import HeardCall
-from ._listening import Consumer, Listener
-from ._load.device import DeviceLike, DeviceMap, DtypeLike, as_device, as_dtype
-from ._load.embedded import EMBEDDED_FILES, embedded_about, embedded_folder
-from ._load.load import LoadedModel, load
-from ._load.places import input_device
+from ._listening import Consumer, HeardCall, Listener
+from ._load.device import DeviceLike, DeviceMap, DtypeLike, as_device, as_dtype, input_device
+from ._load.load import LoadedModel, load, wrap
 from ._load.room import free_memory, megabytes
-from ._load.wrap import wrap
-from ._pull.cache import PULLABLE, cache_folder, is_pulled, pulled_facts, pulled_folder
-from ._pull.pull import pull
+from ._load.sources import EMBEDDED_FILES, embedded_about, embedded_folder
+from ._pull import pull
 from ._session.call import AttentionCall
 from ._session.selfcheck import checked_logits, self_check_tolerance
 from ._shape import Shape, built, configuration, llama_configuration, shape_of
-from ._swap.groups import HeadGroup
+from ._swap.attention import HeadGroup, attention_names, register_attention_names
 from ._swap.layers import FILE_PREFIX, rules_in
-from ._swap.named import attention_names, register_attention_names
 from ._swap.plan import Plan, plan
 from ._swap.swap import Swap, swap
 from ._tap import Tap, tap
-from ._text import Text, read_text
+from ._text import Text, Window, Windows, read_text, special_tokens, windows
 from ._unwrap import evaluating, is_compiled, unwrapped
-from ._windows import Window, Windows, special_tokens, windows
 
 __all__ = [
     "EMBEDDED_FILES",

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from ._load.places import input_device
+from ._load.device import input_device
 
 
 def logits_in_pieces(network: Any, tokens: Tensor, most: int, first: int = 0) -> Iterator[Tensor]:

@@ -1,28 +1,197 @@
-"""Listening to the attention of a model in training, which computes with the very functions it was configured with.
-
-What is special: the private name of the attention function is a string that reads and compares as the model's own name
-("sdpa") and only hashes differently: modelling files of transformers that read the name see no difference, masks are
-built by the same function, and the registry leads to abbe, which calls the model's own function with the same
-arguments. Nothing of the model is copied, so outputs, gradients and random numbers are those of the plain model, bit by
-bit.
-"""
+"""The attention functions that a model was configured with, and private names for them that read the same."""
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
-from typing import Any, Protocol
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import count
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from ._heard import HeardCall
-from ._own_functions import OwnFunctions
-from ._session.layers import Layers
-from ._session.modules import attention_kind, readable_modules, skipped_lines
-from ._session.reader import lock, models_within
+from .._errors import AbbeError
+from ._session.call import AttentionCall, Keywords, causal_flag, checked_mask, read_keywords
+from ._session.modules import Layers, attention_kind, configs_within, readable_modules, refuse_if_in_use, skipped_lines
+from ._session.reader import detached, lock, models_within, register
 from ._unwrap import checked_network
+
+_numbers = count(1)
+
+
+class OwnName(str):
+    """A name that reads and compares as the model's own, but hashes differently. Copies are plain strings."""
+
+    _hash: int
+
+    def __new__(cls, name: str) -> OwnName:
+        self = super().__new__(cls, name)
+        self._hash = hash(("abbe", next(_numbers)))
+        return self
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return str.__eq__(self, other) if isinstance(other, str) else False
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __copy__(self) -> str:
+        return str(self)
+
+    def __deepcopy__(self, memory: dict[int, Any]) -> str:
+        return str(self)
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        return str, (str(self),)
+
+
+class OwnFunctions:
+    """The attention functions of a network; one that abbe cannot find is refused at once."""
+
+    def __init__(self, network: nn.Module, modules: Iterable[nn.Module]) -> None:
+        refuse_if_in_use(network)
+        self._network = network
+        self._functions: dict[tuple[type[nn.Module], str], Callable[..., Any]] = {}
+        names = {config._attn_implementation for config in configs_within(network)} - {None}
+        for module in modules:
+            for name in names:
+                self.of(module, str(name))
+
+    def of(self, module: nn.Module, implementation: str) -> Callable[..., Any]:
+        kind = type(module), implementation
+        if kind not in self._functions:
+            forward: Any = inspect.unwrap(kind[0].forward)
+            interface = forward.__globals__["ALL_ATTENTION_FUNCTIONS"]
+            default = _eager_function(forward) if implementation == "eager" else None
+            self._functions[kind] = interface.get_interface(implementation, default)
+        return self._functions[kind]
+
+    def replace(self, replacement: Callable[[str], Callable[..., Any]], undo: ExitStack) -> None:
+        """Give the model's functions private names, which lead to their replacements until `undo` closes."""
+        from transformers import AttentionMaskInterface
+
+        refuse_if_in_use(self._network)
+        names: dict[str, OwnName] = {}
+        for config in configs_within(self._network):
+            own = config._attn_implementation
+            if own is None or isinstance(own, OwnName):
+                continue
+            if own not in names:
+                names[own] = OwnName(own)
+                # Without a mask function transformers makes no mask.
+                make_mask = AttentionMaskInterface._global_mapping.get(own)
+                register(names[own], replacement(own), make_mask, undo)
+            # The public setter would also set the parts, and some of them have other settings.
+            undo.callback(setattr, config, "_attn_implementation_internal", own)
+            config._attn_implementation_internal = names[own]
+
+
+def _eager_function(forward: Any) -> Callable[..., Any]:
+    """The eager attention function of a modelling file: the one that the module's forward names."""
+    names = [name for name in forward.__code__.co_names if name.startswith("eager_")]
+    if len(names) != 1 or not callable(forward.__globals__.get(names[0])):
+        raise AbbeError(
+            f"unsupported: {forward.__qualname__} computes eagerly by a function that abbe cannot name; load the model "
+            "with attn_implementation='sdpa'"
+        )
+    return cast(Callable[..., Any], forward.__globals__[names[0]])
+
+
+@dataclass(frozen=True, eq=False)
+class HeardCall:
+    """One call of an attention function in a training step: queries, keys and values carry their gradients' graph.
+
+    Attributes:
+        layer: counts attention layers in the order of their first call.
+        name: path of the attention module in the model.
+        kind: "self" or "cross".
+        module: the attention module.
+        inputs: the arguments of its forward.
+        query: (batch, heads, queries, width).
+        key: (batch, key heads, keys, width).
+        value: (batch, key heads, keys, value width).
+        mask: argument of its attention function.
+        keywords: the other arguments of its attention function.
+        eager: whether that function is transformers' plain one.
+        output: of that function.
+    """
+
+    layer: int
+    name: str
+    kind: Literal["self", "cross"]
+    module: nn.Module
+    inputs: tuple[tuple[Any, ...], dict[str, Any]]
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Any
+    keywords: Mapping[str, Any]
+    eager: bool
+    output: Tensor | None = None
+
+    @property
+    def dropout(self) -> float:
+        """Probability of dropping a weight."""
+        return float(self.keywords.get("dropout") or 0.0)
+
+    def rows(self, positions: Tensor, start: int = 0, stop: int | None = None) -> AttentionCall:
+        """The call cut to some queries (its queries 0, 1, ...) and sequences.
+
+        Args:
+            positions: of the queries, (query,).
+            start: the first sequence of the batch.
+            stop: one past the last sequence; None for all.
+        """
+        positions, part = positions.to(self.query.device), slice(start, stop)
+        query = self.query.detach()[part][:, :, positions]
+        options = self._options
+        bias = _cut(detached(options.position_bias), positions, part)
+        return AttentionCall(
+            self.layer, self.name, self.kind, query, self.key.detach()[part], self.value.detach()[part], options.scale,
+            options.softcap, detached(options.sink), bias, options.window, self._row_mask(positions, part),
+        )  # fmt: skip
+
+    @cached_property
+    def _options(self) -> Keywords:
+        return read_keywords(self.name, self.query, {**self.keywords, "output_attentions": None})
+
+    def _row_mask(self, positions: Tensor, part: slice) -> Tensor | None:
+        """Which keys these rows see. Flash attention gets padding as (batch, key), and all else from flags."""
+        if isinstance(self.mask, Tensor) and self.mask.dim() == 4:
+            return _cut(checked_mask(self.name, self.mask.detach()), positions, part)
+        keys = torch.arange(self.key.shape[-2], device=positions.device)
+        seen = torch.ones(1, 1, len(positions), len(keys), dtype=torch.bool, device=positions.device)
+        if self._is_causal:
+            seen &= keys <= positions[:, None]
+            if self._options.window is not None:
+                seen &= keys > positions[:, None] - self._options.window
+        if isinstance(self.mask, Tensor) and self.mask.dim() == 2:
+            seen = seen & self.mask.detach()[part, None, None, : len(keys)].bool()
+        elif self.mask is not None:
+            checked_mask(self.name, self.mask)
+        return seen
+
+    @property
+    def _is_causal(self) -> bool:
+        """Whether later keys are hidden without a mask of four dims; eager attention hides keys by its mask alone."""
+        if self.eager or self.query.shape[-2] == 1:
+            return False
+        requested = self._options.is_causal
+        return causal_flag(self.module) is not False if requested is None else requested
+
+
+def _cut(table: Tensor | None, positions: Tensor, part: slice) -> Tensor | None:
+    if table is None:
+        return None
+    table = table if len(table) == 1 else table[part]
+    return table if table.shape[-2] == 1 else table[..., positions, :]
 
 
 class Consumer(Protocol):

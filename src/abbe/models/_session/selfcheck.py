@@ -21,8 +21,7 @@ from ..._errors import AbbeError
 from ..._float64 import where_double
 from .._head import makes_some_logits
 from .call import AttentionCall
-from .layers import LayerKey, Layers, ProjectionFinder
-from .modules import use_text_part
+from .modules import LayerKey, Layers, ProjectionFinder, use_text_part
 
 # Rounding differs between kernels and grows from layer to layer: 1e-5 in a trained model of six layers in float32, 0.02
 # in float16, 0.12 in bfloat16. A dropped mask, scale, cap or sink gives far more.

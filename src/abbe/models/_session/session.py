@@ -15,11 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from .masks import MaskPolicy
+from .call import Attend, Keywords, MaskPolicy, RawCall, attention_function
 from .modules import PrivateConfigs, use_text_part
-from .raw_call import Attend, Keywords, RawCall, attention_function
-from .reader import CallReader, lock, models_within, refuse_requests_for_weights, refuse_silence, register
-from .saved_plain import save_as_plain
+from .reader import (
+    CallReader,
+    lock,
+    models_within,
+    refuse_requests_for_weights,
+    refuse_silence,
+    register,
+    save_as_plain,
+)
 from .selfcheck import (
     Output,
     Trial,

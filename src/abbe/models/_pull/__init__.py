@@ -1,1 +1,0 @@
-"""Pull a real pre-trained model into the user's cache."""
