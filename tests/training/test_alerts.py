@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from training_cases import HEADS, batches, gpt2
+from training_cases import HEADS, batches, gpt2, watched
 
 import abbe
 from abbe.training import Alert, Alerts, Measured, list_rules
@@ -24,20 +24,6 @@ def scale_queries(network: Any, layer: int, head: int, factor: float, to: float 
         bias[part] *= factor
         if to is not None:
             bias[part] = to
-
-
-def watched(network: Any, steps: int, change: Any = None, **options: Any) -> abbe.Monitor:
-    """Steps without an optimizer; `change(step)` plants faults."""
-    monitor = abbe.Monitor(network, every=1, **options)
-    for step, inputs in enumerate(batches(steps), 1):
-        if change is not None:
-            change(step)
-        network(**inputs).loss.backward()
-        network.zero_grad()
-        monitor.step()
-    monitor.close()
-    assert monitor.silent is None
-    return monitor
 
 
 def rules_of(monitor: abbe.Monitor, layer: int, head: int) -> set[str]:

@@ -230,6 +230,8 @@ def test_rows_are_few_seeded_and_spread() -> None:
     nearest = sum(math.log(1 + edge) for edge in edges[:-1]) / 8
     farthest = sum(math.log(edge) for edge in edges[1:]) / 8
     assert all(nearest - 1e-5 <= x <= farthest + 1e-5 for x in entropy_ceilings(rows=8))
+    every = sum(math.log(keys) for keys in range(2, LENGTH + 1)) / (LENGTH - 1)
+    assert entropy_ceilings(rows=LENGTH) == pytest.approx([every] * 4, rel=1e-5)
     assert entropy_ceilings(rows=8, length=1) == [0.0] * 4
 
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_trackers import scalars
 from torch import Tensor
-from training_cases import VOCABULARY, gpt2, hooks, same
+from training_cases import VOCABULARY, gpt2, hooks, same, scalars
 
 import abbe
 
