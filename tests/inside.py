@@ -23,7 +23,6 @@ MODULES = {
     "cli_complete": "abbe.cli._complete",
     "cli_names": "abbe.cli._names",
     "cli_options": "abbe.cli._options",
-    "cli_watch": "abbe.cli._watch",
     "measures_bootstrap": "abbe.measures._bootstrap",
     "measures_rows": "abbe.measures._rows",
     "export_check": "abbe.models._export.check",
@@ -46,7 +45,6 @@ MODULES = {
     "normalizers_step": "abbe.normalizers._step",
     "triton_choice": "abbe.normalizers._triton.choice",
     "triton_run": "abbe.normalizers._triton.run",
-    "results_training": "abbe.results._training",
     "capacity_losses": "abbe.studies._capacity.losses",
     "compare_cost": "abbe.studies._compare.cost",
     "compare_result": "abbe.studies._compare.result",
@@ -211,9 +209,6 @@ NAMES = {
     "abbe.views._shared.panels": "_ticks rows_of",
     "abbe.views._shared.terminal": "plain",
     "abbe.views._shared.theme": "DARK LIGHT THEMES Theme ThemeName",
-    "abbe.views._watch.charts": "watch_chart",
-    "abbe.views._watch.kept": "kept_of kept_places",
-    "abbe.views._watch.page": "watch_page watch_SCRIPTS=SCRIPTS",
 }
 
 PLACES = {

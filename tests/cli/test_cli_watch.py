@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
+import webbrowser
 from pathlib import Path
 
 import made_up_watch as made
 import pytest
 from cli_runs import run, run_main
-from inside import cli_watch as _watch
-from inside import results_training as _training
 
-from abbe.results import STEPS, Training, encoded_step
+from abbe.results import STEPS, StepsFile, Training, encoded_step
 
 
 @pytest.fixture
@@ -59,10 +59,10 @@ def test_json_is_one_object(folder: Path) -> None:
 
 
 def test_open_shows_the_page(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[Path] = []
-    monkeypatch.setattr(_watch, "open_in_browser", shown.append)
+    shown: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda address: shown.append(address) or True)
     run("watch", folder, "--open")
-    assert shown == [folder / "watch.html"]
+    assert shown == [(folder / "watch.html").resolve().as_uri()]
 
 
 def test_what_is_no_run_is_refused_in_one_line(
@@ -114,13 +114,13 @@ def test_follow_waits_picks_up_new_steps_and_stops(
         pages.append(page.read_text() if page.exists() else "")
         next(events)()
 
-    decode, decoded = _training._decoded, []
-    monkeypatch.setattr(_training, "_decoded", lambda *line: decoded.append(line) or decode(*line))
-    monkeypatch.setattr(_watch.time, "sleep", sleep)
+    read, readers = StepsFile.read, set()
+    monkeypatch.setattr(StepsFile, "read", lambda steps: readers.add(steps) or read(steps))
+    monkeypatch.setattr(time, "sleep", sleep)
     monkeypatch.setattr("sys.argv", ["abbe", "watch", str(folder), "--follow"])
     result = run("watch", folder, "--follow")
     assert result.exit_code == 0
-    assert len(decoded) == 4  # every line once
+    assert len(readers) == 1  # which decodes every line once
     waiting, first, second, third, _ = pages
     assert waiting == ""
     assert "no alert in 50 steps" in first
@@ -141,7 +141,7 @@ def test_follow_that_is_stopped_before_the_first_step_ends_quietly(
     def stop(_seconds: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_watch.time, "sleep", stop)
+    monkeypatch.setattr(time, "sleep", stop)
     result = run("watch", tmp_path / "absent", "--follow")
     assert (result.exit_code, result.stdout) == (0, "")
     assert result.stderr == f"following {tmp_path / 'absent'}: press Ctrl-C to stop\n"

@@ -7,12 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from training_cases import HEADS, batches, gpt2
+from training_cases import HEADS, batches, gpt2, watched
 
 import abbe
-from abbe.training import Alert, list_rules
-from abbe.training._alerts import Alerts, summary
-from abbe.training._values import Measured
+from abbe.training import Alert, Alerts, Measured, list_rules
 
 WIDTH = 32
 
@@ -26,20 +24,6 @@ def scale_queries(network: Any, layer: int, head: int, factor: float, to: float 
         bias[part] *= factor
         if to is not None:
             bias[part] = to
-
-
-def watched(network: Any, steps: int, change: Any = None, **options: Any) -> abbe.Monitor:
-    """Steps without an optimizer; `change(step)` plants faults."""
-    monitor = abbe.Monitor(network, every=1, **options)
-    for step, inputs in enumerate(batches(steps), 1):
-        if change is not None:
-            change(step)
-        network(**inputs).loss.backward()
-        network.zero_grad()
-        monitor.step()
-    monitor.close()
-    assert monitor.silent is None
-    return monitor
 
 
 def rules_of(monitor: abbe.Monitor, layer: int, head: int) -> set[str]:
@@ -173,10 +157,13 @@ def test_a_loss_that_is_not_finite_is_an_alert_without_a_head() -> None:
     assert str(event) == "step 7: non_finite in loss"
 
 
-def test_many_heads_are_one_line() -> None:
+def test_many_heads_are_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     same = [Alert(5, "sink", 0, head, 0.3 + head / 100, 0.3) for head in range(8)]
-    places = "0.0, 0.1, 0.2, 0.3, 0.4 and 3 more"
-    assert summary(same) == [f"step 5: sink in 8 heads ({places}), from 0.3 to 0.37 (threshold 0.3)"]
+    monkeypatch.setattr(Alerts, "check", lambda self, step, values, loss: same)
+    watched(gpt2(dropout=0.0), 1)
+    heads = "0.0, 0.1, 0.2, 0.3, 0.4 and 3 more"
+    line = f"step 5: sink in 8 heads ({heads}), from 0.3 to 0.37 (threshold 0.3)"
+    assert caplog.messages == [f"abbe.Monitor: {line}"]
 
 
 def test_alerts_name_rules_that_are_listed() -> None:

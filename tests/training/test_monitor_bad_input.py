@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from functools import cache
 from typing import Any
@@ -86,17 +87,15 @@ def plain_weights() -> dict[str, torch.Tensor]:
 def test_an_error_of_its_own_is_said_once_and_the_result_is_the_same(
     place: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Any
 ) -> None:
-    from abbe.training import _alerts, _reading, _record, _rows, _update
-
     def broken(*args: Any, **kwargs: Any) -> None:
         raise OSError("planted")
 
     owner, name = {
-        "rows": (_rows, "geometry"),
-        "gradients": (_reading.Gradients, "_add"),
-        "update": (_update, "_change"),
-        "alerts": (_alerts.Alerts, "check"),
-        "disk": (_record, "encoded_step"),
+        "rows": (abbe.normalizers.Softmax, "__call__"),
+        "gradients": (torch.linalg, "vector_norm"),
+        "update": (abbe.models.Listener, "capture"),
+        "alerts": (abbe.training.Alerts, "check"),
+        "disk": (os, "fsync"),
     }[place]
     network = gpt2()
 

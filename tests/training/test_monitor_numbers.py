@@ -207,15 +207,32 @@ def test_masks_of_flash_attention_are_read(monkeypatch: pytest.MonkeyPatch) -> N
         assert_close(measured(plain), measured(read))
 
 
-def test_rows_are_few_seeded_and_spread() -> None:
-    from abbe.training._rows import query_positions, seeded
+def entropy_ceilings(rows: int, length: int = LENGTH, **options: Any) -> list[float]:
+    """Mean of ln(visible keys) over the rows that were read, for each of four steps: it tells which rows they are."""
+    network = gpt2(dropout=0.0)
+    with abbe.Monitor(network, every=1, rows=rows, **options) as monitor:
+        for inputs in batches(4, length=length):
+            network(input_ids=inputs["input_ids"]).logits.square().mean().backward()
+            monitor.step()
+        assert monitor.silent is None
+        return list(monitor.result().table.filter(measure="entropy", layer=0, head=0)["limit"])
 
-    first = query_positions(512, 8, seeded(0, 50, "rows"))
-    assert len(first) == 8
-    assert all(1 + 511 * i // 8 <= x < 1 + 511 * (i + 1) // 8 for i, x in enumerate(first.tolist()))
-    assert torch.equal(first, query_positions(512, 8, seeded(0, 50, "rows")))
-    assert not torch.equal(first, query_positions(512, 8, seeded(0, 100, "rows")))
-    assert query_positions(1, 8, seeded(0, 0, "rows")).tolist() == [0]
+
+def test_rows_are_few_seeded_and_spread() -> None:
+    """One row of each of equal stretches, never the first position, where a query sees one key."""
+    first = entropy_ceilings(rows=1)
+    assert all(x == pytest.approx(math.log(round(math.exp(x))), abs=1e-5) for x in first)  # of a single row
+    assert all(math.log(2) - 1e-5 <= x <= math.log(LENGTH) + 1e-5 for x in first)
+    assert first == entropy_ceilings(rows=1)
+    assert len(set(first)) > 1  # drawn anew at every step
+    assert first != entropy_ceilings(rows=1, seed=1)
+    edges = [1 + (LENGTH - 1) * i // 8 for i in range(9)]
+    nearest = sum(math.log(1 + edge) for edge in edges[:-1]) / 8
+    farthest = sum(math.log(edge) for edge in edges[1:]) / 8
+    assert all(nearest - 1e-5 <= x <= farthest + 1e-5 for x in entropy_ceilings(rows=8))
+    every = sum(math.log(keys) for keys in range(2, LENGTH + 1)) / (LENGTH - 1)
+    assert entropy_ceilings(rows=LENGTH) == pytest.approx([every] * 4, rel=1e-5)
+    assert entropy_ceilings(rows=8, length=1) == [0.0] * 4
 
 
 def test_mean_loss_and_reductions_of_the_steps() -> None:

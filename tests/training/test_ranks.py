@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import torch.distributed as dist
 from training_cases import batches, gpt2
 
 import abbe
-from abbe.training import _ranks
 
 SCRIPT = """
 import sys
@@ -32,9 +32,8 @@ model = torch.nn.parallel.DistributedDataParallel(network)
 optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
 monitor = abbe.Monitor(model, every=2, folder=sys.argv[1])
 if len(sys.argv) > 3 and rank == 1:
-    from abbe.training import _rows
-    def broken(rows): raise ZeroDivisionError("planted")
-    _rows.dispersion = broken
+    def broken(*_): raise ZeroDivisionError("planted")
+    abbe.normalizers.Softmax.__call__ = broken
 for inputs in batches(4, batch=4):
     loss = model(**{name: x.chunk(2)[rank] for name, x in inputs.items()}).loss
     loss.backward()
@@ -47,8 +46,8 @@ dist.destroy_process_group()
 """
 
 
-def side_by_side(monkeypatch: pytest.MonkeyPatch, given: list[Any], **options: Any) -> list[Any]:
-    """`over_ranks` on two threads that stand for two ranks."""
+def on_two_threads(monkeypatch: pytest.MonkeyPatch, train: Callable[[int], abbe.Monitor]) -> list[abbe.Monitor]:
+    """`train(rank)` on two threads that stand for two ranks: all they share is `all_reduce`."""
     barrier, here, shared = threading.Barrier(2, timeout=20), threading.local(), [torch.empty(0), torch.empty(0)]
 
     def all_reduce(x: torch.Tensor, how: Any = dist.ReduceOp.SUM) -> None:
@@ -59,43 +58,91 @@ def side_by_side(monkeypatch: pytest.MonkeyPatch, given: list[Any], **options: A
         barrier.wait()
         x.copy_(joined)
 
-    def run(rank: int) -> Any:
+    def run(rank: int) -> abbe.Monitor:
         here.rank = rank
-        try:
-            return _ranks.over_ranks(
-                given[rank], float(rank), torch.device("cpu"), rank in options.get("interrupted", ())
-            )
-        except Exception as error:
-            return error
+        return train(rank)
 
-    monkeypatch.setattr(_ranks, "world", lambda: 2)
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(dist, "get_rank", lambda: here.rank)
     monkeypatch.setattr(dist, "all_reduce", all_reduce)
     with ThreadPoolExecutor(2) as pool:
         return list(pool.map(run, range(2)))
 
 
-def sums(value: float) -> dict[int, Any]:
-    names = ("entropy/value", "max_logit/largest", "query_gradient/squares")
-    return {layer: {name: torch.full((2,), value + layer) for name in names} for layer in range(2)}
+def one_step(network: Any, inputs: dict[str, torch.Tensor], monitor: abbe.Monitor) -> abbe.Monitor:
+    loss = network(**inputs).loss
+    loss.backward()
+    monitor.step(loss)
+    monitor.close()
+    return monitor
 
 
-def test_sums_are_added_maxima_kept_and_gradients_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
-    for states, loss in side_by_side(monkeypatch, [sums(1.0), sums(3.0)]):
-        assert loss == 0.5
-        assert states[1]["entropy/value"].tolist() == [6.0, 6.0]
-        assert states[1]["max_logit/largest"].tolist() == [4.0, 4.0]
-        assert states[1]["query_gradient/squares"].tolist() == [1.5, 1.5]
+def test_two_ranks_add_sums_keep_maxima_and_average_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each rank has half of a batch; together they measure what one process measures on all of it."""
+    inputs = next(batches(1, batch=4))
+    whole = gpt2(dropout=0.0)
+    alone = one_step(whole, inputs, abbe.Monitor(whole, every=1)).result().table
+    networks = [gpt2(dropout=0.0) for _ in range(2)]
+
+    def train(rank: int) -> abbe.Monitor:
+        half = {name: x.chunk(2)[rank] for name, x in inputs.items()}
+        return one_step(networks[rank], half, abbe.Monitor(networks[rank], every=1))
+
+    first, second = on_two_threads(monkeypatch, train)
+    assert first.silent is second.silent is None
+    assert second.result().records == []  # rank 0 records
+    joined = first.result().table
+    # One process reads the update of its first sequence, rank 0 of its own; there was none.
+    assert joined.select("layer", "head", "measure").equals(alone.select("layer", "head", "measure"))
+    for column in ("value", "limit", "control"):
+        ours, theirs = joined[column].drop_nulls().to_list(), alone[column].drop_nulls().to_list()
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5)
 
 
 def test_ranks_that_cannot_go_on_say_so_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [str(error) for error in side_by_side(monkeypatch, [sums(1.0), None])] == [
-        "the reading failed on a rank",
-        "the reading failed",
-    ]
-    other = side_by_side(monkeypatch, [sums(1.0), {0: sums(1.0)[0]}])
-    assert [str(error) for error in other] == ["the ranks have read different layers"] * 2
-    stopped = side_by_side(monkeypatch, [sums(1.0), None], interrupted=(1,))
-    assert all(isinstance(error, _ranks.Interrupted) for error in stopped)
+    inputs = next(batches(1))
+
+    def silent(second: Any, break_second: Callable[[], None] = lambda: None) -> list[str | None]:
+        networks = [gpt2(dropout=0.0), second]
+
+        def train(rank: int) -> abbe.Monitor:
+            monitor = abbe.Monitor(networks[rank], every=1)
+            if rank == 1:
+                break_second()
+            return one_step(networks[rank], inputs, monitor)
+
+        return [monitor.silent for monitor in on_two_threads(monkeypatch, train)]
+
+    other = gpt2(dropout=0.0)
+    other.transformer.h = other.transformer.h[:1]
+    assert silent(other) == ["the ranks have read different layers"] * 2
+    failing = gpt2(dropout=0.0)
+
+    def not_read() -> None:
+        """Its attention runs without a reading."""
+        failing.set_attn_implementation("eager")
+
+    reasons = ["the reading failed on a rank", "no attention layer was seen in the forward pass"]
+    assert silent(failing, not_read) == reasons
+
+
+def test_a_pass_that_ended_with_an_exception_is_left_out_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    networks = [gpt2(dropout=0.0) for _ in range(2)]
+
+    def train(rank: int) -> abbe.Monitor:
+        with abbe.Monitor(networks[rank], every=1) as monitor:
+            for step, inputs in enumerate(batches(2)):
+                if rank == 1 and step == 0:
+                    with pytest.raises(IndexError):
+                        networks[rank](input_ids=torch.full((1, 8), 10_000))
+                networks[rank](**inputs).loss.backward()
+                monitor.step()
+        return monitor
+
+    first, second = on_two_threads(monkeypatch, train)
+    assert first.silent is second.silent is None
+    assert first.result().steps["step"].to_list() == [2]
 
 
 def on_two_ranks(tmp_path: Path, *more: str) -> str:

@@ -10,23 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_cases import batches, gpt2, llama
+from training_cases import batches, gpt2, llama, watched
 
 import abbe
 from abbe import AbbeError
 from abbe.results import STEPS, StepsFile, Training, encoded_step
-
-
-def watched(folder: Any, steps: int, network: Any = None, **options: Any) -> abbe.Monitor:
-    network = network or gpt2(dropout=0.0)
-    with abbe.Monitor(network, folder=folder, **({"every": 1} | options)) as monitor:
-        for inputs in batches(steps):
-            loss = network(**inputs).loss
-            loss.backward()
-            network.zero_grad()
-            monitor.step(loss, 0.1)
-    assert monitor.silent is None
-    return monitor
 
 
 def opened(folder: Path) -> Training:
@@ -36,7 +24,7 @@ def opened(folder: Path) -> Training:
 
 
 def test_a_folder_opens_as_what_was_measured(tmp_path: Path) -> None:
-    monitor = watched(tmp_path / "run", 3)
+    monitor = watched(steps=3, folder=tmp_path / "run")
     result, measured = opened(tmp_path / "run"), monitor.result()
     assert result.table.equals(measured.table)
     assert result.steps.equals(measured.steps)
@@ -63,7 +51,7 @@ def test_card_and_page(tmp_path: Path) -> None:
 def opened_with_name(tmp_path: Path, name: str) -> Training:
     network = gpt2(dropout=0.0)
     network.config._name_or_path = name
-    watched(tmp_path / "run", 1, network)
+    watched(network, 1, folder=tmp_path / "run")
     return opened(tmp_path / "run")
 
 
@@ -81,8 +69,8 @@ def test_a_folder_can_be_opened_while_the_run_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_replaces_what_came_after_the_checkpoint(tmp_path: Path) -> None:
-    watched(tmp_path, 5)
-    monitor = watched(tmp_path, 2, resume=3)
+    watched(steps=5, folder=tmp_path)
+    monitor = watched(steps=2, folder=tmp_path, resume=3)
     assert monitor.steps_done == 5
     result = opened(tmp_path)
     assert result.steps["step"].to_list() == [1, 2, 3, 4, 5]
@@ -92,10 +80,10 @@ def test_a_resumed_run_replaces_what_came_after_the_checkpoint(tmp_path: Path) -
 def test_an_alert_before_the_checkpoint_is_not_raised_again(tmp_path: Path) -> None:
     network = gpt2(dropout=0.0)
     network.transformer.h[0].attn.c_attn.weight.data *= 1e3
-    watched(tmp_path, 2, network)
+    watched(network, 2, folder=tmp_path)
     first = opened(tmp_path).alerts
     assert not first.filter(step=1).is_empty()
-    watched(tmp_path, 1, network, resume=2)
+    watched(network, 1, folder=tmp_path, resume=2)
     assert opened(tmp_path).alerts.equals(first)
 
 
@@ -112,7 +100,7 @@ def same_model() -> Any:
     ],
 )
 def test_another_run_is_refused_in_one_line(network: Any, options: Any, why: str, tmp_path: Path) -> None:
-    watched(tmp_path, 2)
+    watched(steps=2, folder=tmp_path)
     with pytest.raises(AbbeError, match=why) as error:
         abbe.Monitor(network(), every=1, folder=tmp_path, **options)
     assert "\n" not in str(error.value)
@@ -140,7 +128,7 @@ def other_process(folder: Path) -> None:
 
 
 def test_damage_is_found(tmp_path: Path) -> None:
-    watched(tmp_path, 2)
+    watched(steps=2, folder=tmp_path)
     content = (tmp_path / STEPS).read_bytes()
     (tmp_path / STEPS).write_bytes(content.replace(b'"entropy"', b'"entrapy"', 1))
     with pytest.raises(AbbeError, match="is damaged: line 1"):
@@ -167,7 +155,7 @@ def test_a_killed_run_keeps_what_was_measured(tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(Path(__file__).parent)]
     assert subprocess.run(command, timeout=120, check=False).returncode == -signal.SIGKILL
     assert opened(tmp_path / "run").steps["step"].to_list() == [1, 2]
-    watched(tmp_path / "run", 1, resume=2)
+    watched(steps=1, folder=tmp_path / "run", resume=2)
     assert opened(tmp_path / "run").steps["step"].to_list() == [1, 2, 3]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from training_cases import batches, gpt2
+from training_cases import scalars, watched
 
 import abbe
 from abbe import AbbeError
@@ -17,27 +17,8 @@ from abbe import AbbeError
 KEY = re.compile(r"abbe/(layer_\d+|global)/[a-z_0-9]+")
 
 
-def watched(trackers: Any, steps: int = 2) -> abbe.Monitor:
-    network = gpt2(dropout=0.0)
-    with abbe.Monitor(network, every=1, trackers=trackers) as monitor:
-        for inputs in batches(steps):
-            network(**inputs).loss.backward()
-            monitor.step()
-    assert monitor.silent is None
-    return monitor
-
-
-def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    """What TensorBoard itself reads from its event files."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(folder))
-    events.Reload()
-    return {tag: [(one.step, one.value) for one in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
-
-
 def test_event_files_hold_the_numbers(tmp_path: Path) -> None:
-    monitor = watched(f"tensorboard:{tmp_path}")
+    monitor = watched(steps=2, trackers=f"tensorboard:{tmp_path}")
     read, steps = scalars(tmp_path), monitor.result().steps
     assert all(KEY.fullmatch(tag) for tag in read)
     assert [step for step, _ in read["abbe/global/entropy_min"]] == [1, 2]
@@ -55,7 +36,7 @@ def test_writers_bars_and_functions(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     writer = SummaryWriter(tmp_path)
     with tqdm(range(2), disable=False, file=io.StringIO()) as bar:
-        watched([writer, bar, lambda metrics, step: seen.append((len(metrics), step))])
+        watched(steps=2, trackers=[writer, bar, lambda metrics, step: seen.append((len(metrics), step))])
     writer.close()
     assert [step for _, step in seen] == [1, 2]
     assert "H_min=" in bar.postfix
@@ -74,7 +55,7 @@ class Run:
 
 def test_runs_with_a_log_method() -> None:
     run = Run()
-    watched([run])
+    watched(steps=2, trackers=[run])
     assert [step for _, step in run.logged] == [1, 2]
     assert all(KEY.fullmatch(name) for name in run.logged[0][0])
 
@@ -84,7 +65,7 @@ def test_a_tracker_that_fails_is_named_once_and_left_out(caplog: pytest.LogCaptu
         raise OSError("no host")
 
     run = Run()
-    watched([broken, run], steps=3)
+    watched(steps=3, trackers=[broken, run])
     assert sum("a tracker failed" in line and "no host" in line for line in caplog.messages) == 1
     assert len(run.logged) == 3
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from test_trackers import scalars
 from torch import Tensor
-from training_cases import VOCABULARY, gpt2, hooks, same
+from training_cases import VOCABULARY, gpt2, hooks, same, scalars
 
 import abbe
 
@@ -105,12 +104,10 @@ def test_an_alert_stops_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_an_error_of_the_monitor_does_not_end_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from abbe.training import _rows
-
-    def broken(rows: Any) -> None:
+    def broken(*_: Any) -> None:
         raise ZeroDivisionError("planted")
 
-    monkeypatch.setattr(_rows, "dispersion", broken)
+    monkeypatch.setattr(abbe.normalizers.Softmax, "__call__", broken)
     monitor = abbe.Monitor(every=1)
     read = trained(tmp_path / "read", [monitor])
     assert read.state.global_step == 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -86,6 +87,32 @@ def train(
         made_monitor.close()
     weights = {name: x.clone() for name, x in network.state_dict().items()}
     return weights | {"random": torch.get_rng_state()}, made_monitor
+
+
+def watched(
+    network: Any = None, steps: int = 1, change: Callable[[int], object] | None = None, **options: Any
+) -> abbe.Monitor:
+    """Steps without an optimizer, each of them read by default; `change(step)` plants faults."""
+    network = network or gpt2(dropout=0.0)
+    with abbe.Monitor(network, **({"every": 1} | options)) as monitor:
+        for step, inputs in enumerate(batches(steps), 1):
+            if change is not None:
+                change(step)
+            loss = network(**inputs).loss
+            loss.backward()
+            network.zero_grad()
+            monitor.step(loss, 0.1)
+    assert monitor.silent is None
+    return monitor
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard itself reads from its event files."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
 def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

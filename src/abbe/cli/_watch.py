@@ -139,14 +139,11 @@ def _size(folder: Path) -> int | None:
 
 def _say_alerts(training: Training, printed: int, quiet: bool) -> int:
     """Print alerts that were not printed yet; returns how many there are now."""
-    from ..words.training import alert_numbers, alert_place, alert_words
-
-    alerts = [alert for record in training.records for alert in record["alerts"]]
-    for alert in alerts[printed:]:
-        numbers = alert_numbers(alert)
-        detail = f" ({numbers})" if numbers else ""
-        _say(f"step {alert['step']:,}: {alert_words(alert['rule']).event} in {alert_place(alert)}{detail}", quiet)
-    return len(alerts)
+    new = training.events(since=printed)
+    for event in new:
+        detail = f" ({event.numbers})" if event.numbers else ""
+        _say(f"step {event.alert['step']:,}: {event.words.event} in {event.where}{detail}", quiet)
+    return printed + len(new)
 
 
 def _say(line: str, quiet: bool) -> None:

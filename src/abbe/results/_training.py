@@ -1,7 +1,7 @@
-"""A training run that a monitor watched: one line per step that was read, appended while the run continues.
+"""A training run that a monitor watched: its tables, its words, and one line per step that was read.
 
-What is special: each line carries its own checksum, and an incomplete last line (of a run that was killed, or is still
-writing) is ignored. So the folder of a run can be opened at any time.
+A line is appended while the run continues. Each carries its own checksum, and an incomplete last line (of a run that
+was killed, or is still writing) is ignored. So the folder of a run can be opened at any time.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import polars as pl
 
 from .._errors import AbbeError
 from .._files import finite
+from ..words.numbers import number
 from ._result import Result
 from ._tables import as_rows
 
@@ -35,6 +36,99 @@ _ALERT_SCHEMA = {
 }  # fmt: skip
 _DIGITS = 6  # of every number in a line
 _CHECK = "crc32"
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a monitor measures.
+
+    Attributes:
+        name: in tables.
+        label: for people.
+        unit: of its values.
+        meaning: what high and low mean.
+        limit: what bounds it; empty if nothing does.
+        control: what it is compared with; empty if nothing is.
+    """
+
+    name: str
+    label: str
+    unit: str
+    meaning: str
+    limit: str = ""
+    control: str = ""
+
+
+@dataclass(frozen=True)
+class AlertWords:
+    """Words for the alerts of one rule.
+
+    Attributes:
+        event: what happened.
+        measure: the quantity that shows it; empty if the rule is unknown.
+        number: what the value of the alert is.
+        grave: whether training rarely recovers.
+    """
+
+    event: str
+    measure: str
+    number: str
+    grave: bool = False
+
+
+_ALERTS = {
+    "entropy_collapse": AlertWords("entropy collapse", "entropy", "entropy over its ceiling"),
+    "uniform": AlertWords("drift to uniform", "entropy", "entropy over its ceiling"),
+    "logit_growth_100": AlertWords("logit above 100", "max_logit", "largest logit"),
+    "logit_growth_1000": AlertWords("logit above 1,000", "max_logit", "largest logit"),
+    "logit_growth_10000": AlertWords("logit above 10,000", "max_logit", "largest logit", grave=True),
+    "logit_jump": AlertWords("logits jump", "logit_change", "change by one update", grave=True),
+    "sink": AlertWords("sink formed", "sink_mass", "weight on the first key"),
+    "dead_gradient": AlertWords("dead gradient", "query_gradient", "gradient over the median of all heads"),
+    "non_finite": AlertWords("NaN or infinity", "nonfinite", "share of rows that are not finite", grave=True),
+}
+
+
+def alert_words(rule: str) -> AlertWords:
+    """Words for the alerts of a rule; an unknown rule is its own name.
+
+    Args:
+        rule: name, as in `abbe.training.list_rules()`.
+
+    Returns:
+        What happened, and what the number of the alert is.
+
+    Examples:
+        >>> abbe.results.alert_words("uniform").event
+        'drift to uniform'
+    """
+    return _ALERTS.get(rule, AlertWords(rule.replace("_", " "), "", "value"))
+
+
+@dataclass(frozen=True)
+class Event:
+    """An alert with its words.
+
+    Attributes:
+        alert: step, rule, layer, head, value and threshold.
+        words: for its rule.
+        where: "head 2.1", or "the loss".
+        numbers: "entropy over its ceiling 0.031, threshold 0.05"; empty if there is no number.
+    """
+
+    alert: Mapping[str, Any]
+    words: AlertWords
+    where: str
+    numbers: str
+
+
+def _event(alert: Mapping[str, Any]) -> Event:
+    words = alert_words(alert["rule"])
+    where = "the loss" if alert.get("layer") is None else f"head {alert['layer']}.{alert['head']}"
+    numbers = ""
+    if alert.get("value") is not None:
+        numbers = f"{words.number} {number(alert['value'], 3)}, threshold {number(alert['threshold'])}"
+    return Event(alert, words, where, numbers)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +184,40 @@ class Training(Result):
     @cached_property
     def alerts(self) -> pl.DataFrame:
         """A row for each alert: step, rule, layer, head, value and threshold."""
-        return pl.DataFrame([one for record in self.records for one in record["alerts"]], schema=_ALERT_SCHEMA)
+        return pl.DataFrame([alert for record in self.records for alert in record["alerts"]], schema=_ALERT_SCHEMA)
+
+    def events(self, since: int = 0) -> list[Event]:
+        """The alerts with their words, in the order of their steps.
+
+        Args:
+            since: how many of the first to leave out.
+        """
+        alerts = [alert for record in self.records for alert in record["alerts"]]
+        return [_event(alert) for alert in alerts[since:]]
+
+    def quantity(self, measure: str) -> Quantity:
+        """What the manifest says of a measure; an unknown one is its own label.
+
+        Args:
+            measure: name in the table, which may carry a set size after "@".
+        """
+        base, _, size = measure.partition("@")
+        entry = next((entry for entry in self._explained("quantities") if entry.get("name") == base), {})
+        label = str(entry.get("label") or base.replace("_", " "))
+        label += f", {size.replace('=', ' = ')}" if size else ""
+        return Quantity(measure, label, *(str(entry.get(x) or "") for x in ("unit", "meaning", "limit", "control")))
+
+    def rules(self) -> list[tuple[str, ...]]:
+        """What happened if the rule of an alert fires, when it fires, what re-arms it, and the source of its number."""
+        return [
+            (alert_words(str(rule.get("name"))).event, *(str(rule.get(x) or "") for x in ("fires", "again", "source")))
+            for rule in self._explained("rules")
+        ]
+
+    def _explained(self, name: str) -> list[Mapping[str, Any]]:
+        """The quantities or rules that the manifest explains; none if it explains none."""
+        entries = self.manifest.get(name)
+        return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
 
     def as_json(self) -> dict[str, Any]:
         tables = {"table": self.table, "steps": self.steps, "alerts": self.alerts}

@@ -1,11 +1,10 @@
 """Training: a monitor of attention for real runs."""
 
-from ..words.training import Quantity
+from ..results import Quantity
 from ._alerts import Alert, Alerts, Rule, list_rules
 from ._monitor import Monitor
-from ._own_network import LayerRows, measure_layers
-from ._quantities import list_quantities
-from ._values import Measured, Values, of_model
+from ._quantities import Measured, Values, list_quantities, reduce_heads
+from ._reading import LayerRows, measure_layers
 
 __all__ = [
     "Alert",
@@ -19,5 +18,5 @@ __all__ = [
     "list_quantities",
     "list_rules",
     "measure_layers",
-    "of_model",
+    "reduce_heads",
 ]

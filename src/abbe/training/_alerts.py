@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from ._values import Values, finite_of
+from ._quantities import Values, finite_values
 
 COLLAPSED, RECOVERED = 0.05, 0.10  # entropy as a share of its ceiling ln n
 UNIFORM, NOT_UNIFORM, SELECTIVE = 0.98, 0.95, 0.90  # the same; uniform counts only for a head that was selective
@@ -21,6 +21,11 @@ JUMP, NO_JUMP = 80.0, 40.0  # change of the logits by one update, root mean squa
 LOGITS, LOGITS_BACK = (1e2, 1e3, 1e4), 0.5  # largest logit; re-armed below this share of the level
 SINK, NO_SINK, SINK_CHANCE = 0.3, 0.2, 0.1  # weight on the first key; counts only where a uniform head has less
 DEAD, ALIVE = 1e-3, 1e-2  # gradient of queries and keys, as a share of the median over all heads
+# Rules that fire above a level of one measure: name, level, and the value below which they are re-armed.
+_LEVELS = {
+    "max_logit": [(f"logit_growth_{level:g}", level, LOGITS_BACK * level) for level in LOGITS],
+    "logit_change": [("logit_jump", JUMP, NO_JUMP)],
+}
 
 
 @dataclass(frozen=True)
@@ -130,18 +135,18 @@ class Alerts:
         """
         lost = loss is not None and not math.isfinite(loss)
         events = [
-            *(event for rule in (_entropy, _logits, _jump, _sink, _dead, _non_finite) for event in rule(self, values)),
+            *(event for rule in (_entropy, _levels, _sink, _dead, _non_finite) for event in rule(self, values)),
             _Event("non_finite", None, None, None, None, lost, not lost),
         ]
         return [Alert(step, *event[:5]) for event in events if self._is_new(event)]
 
     def _is_new(self, event: _Event) -> bool:
-        place = event.rule, event.layer, event.head
+        raised = event[:3]  # rule, layer and head
         if event.recovered:
-            self._raised.discard(place)
-        if not event.fires or place in self._raised:
+            self._raised.discard(raised)
+        if not event.fires or raised in self._raised:
             return False
-        self._raised.add(place)
+        self._raised.add(raised)
         return True
 
     def was_selective(self, head: tuple[int, int], share: float) -> bool:
@@ -187,16 +192,11 @@ def _entropy(alerts: Alerts, values: Values) -> Iterable[_Event]:
         yield _Event("uniform", layer, head, share, UNIFORM, fires, share < NOT_UNIFORM)
 
 
-def _logits(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    for layer, head, largest in _heads(values, "max_logit"):
-        for level in LOGITS:
-            back = largest < LOGITS_BACK * level
-            yield _Event(f"logit_growth_{level:g}", layer, head, largest, level, largest > level, back)
-
-
-def _jump(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    for layer, head, change in _heads(values, "logit_change"):
-        yield _Event("logit_jump", layer, head, change, JUMP, change > JUMP, change < NO_JUMP)
+def _levels(alerts: Alerts, values: Values) -> Iterable[_Event]:
+    for measure, levels in _LEVELS.items():
+        for layer, head, value in _heads(values, measure):
+            for rule, level, back in levels:
+                yield _Event(rule, layer, head, value, level, value > level, value < back)
 
 
 def _sink(alerts: Alerts, values: Values) -> Iterable[_Event]:
@@ -234,8 +234,8 @@ def summary(alerts: list[Alert]) -> list[str]:
 def _line(rule: str, same: list[Alert]) -> str:
     if len(same) == 1:
         return str(same[0])
-    places = ", ".join(f"{alert.layer}.{alert.head}" for alert in same[:5] if alert.layer is not None)
+    heads = ", ".join(f"{alert.layer}.{alert.head}" for alert in same[:5] if alert.layer is not None)
     more = f" and {len(same) - 5} more" if len(same) > 5 else ""
-    values = finite_of([[alert.value for alert in same if alert.value is not None]])
+    values = finite_values([[alert.value for alert in same if alert.value is not None]])
     extreme = f", from {min(values):.3g} to {max(values):.3g} (threshold {same[0].threshold:g})" if values else ""
-    return f"step {same[0].step}: {rule} in {len(same)} heads ({places}{more}){extreme}"
+    return f"step {same[0].step}: {rule} in {len(same)} heads ({heads}{more}){extreme}"

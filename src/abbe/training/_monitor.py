@@ -22,12 +22,11 @@ from ..measures import State, checked_grid
 from ..models import Listener, is_compiled
 from ..results import Training
 from ._alerts import Alert, Alerts, summary
+from ._quantities import Values, tracker_metrics, values_as_json, values_from_json, values_of
 from ._ranks import Interrupted, over_ranks, rank, world
 from ._reading import RunningLoss, StepReading
 from ._record import Record, manifest_of
-from ._trackers import OwnWriter, Tracker, log_to, make_trackers
-from ._trainers import TrainerEvents, lightning_callback
-from ._values import Values, tracker_metrics, values_as_json, values_from_json, values_of
+from ._trainers import OwnWriter, Tracker, TrainerEvents, lightning_callback, log_to, make_trackers
 
 _log = logging.getLogger("abbe")
 # The monitor of each network; this keeps neither alive.

@@ -1,10 +1,14 @@
-"""One step that is read: sums by layer over the rows and gradients of its micro-batches, and its loss."""
+"""Attention calls of a step read as sums by layer: rows, gradients, changes by the update, and the loss.
+
+The measures are those of `abbe diagnose`. The random sets of the control are the same for every sequence of a batch, so
+that the numbers do not depend on how a batch is cut into micro-batches or spread over processes.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,13 +17,240 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .._errors import AbbeError
 from .._float64 import where_double
-from ..measures import State, merge
-from ..models import HeardCall, Listener
-from ._rows import query_positions, read_rows, seeded, self_check
-from ._update import Update, no_change
+from .._seeding import generator_named
+from ..measures import Reading, Rows, Sets, State, dispersion, geometry, merge, random_order, sensitivity, update
+from ..models import HeardCall, Listener, self_check_tolerance
+from ..normalizers import Normalizer, Softmax
+from ._quantities import PARTS, SATURATED, Values, values_of
+from ._update import Update, change_sums, no_change
 
-PARTS = ("query", "key", "value")
+_BLOCK = 1 << 20  # logits measured at once; the measures need some hundred bytes for each
+_OF_WEIGHTS = ("entropy", "effective_tokens", "max_weight", "sink_mass")
+
+
+def seeded(seed: int, step: int, use: str) -> torch.Generator:
+    """A generator that depends on seed, step and use alone: the same on every rank, and never the global one."""
+    return generator_named(f"abbe monitor, seed {seed}, step {step}, {use}")
+
+
+def query_positions(length: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """One position drawn from each of as many equal stretches as rows are wanted, or all.
+
+    The first position is left out: a causal query sees one key there, and every measure of one key is trivial.
+    """
+    first = min(1, length - 1)
+    if wanted >= length - first:
+        return torch.arange(first, length)
+    edges = first + torch.arange(wanted + 1) * (length - first) // wanted
+    draws = torch.rand(wanted, generator=generator, dtype=torch.float64, device="cpu")
+    return edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
+
+
+@dataclass(frozen=True)
+class Largest:
+    """The largest of (head, row); -inf where no row is defined."""
+
+    value: Tensor
+    defined: Tensor
+
+    def sums(self) -> dict[str, Tensor]:
+        return {"largest": torch.where(self.defined, self.value.double(), -torch.inf).amax(1)}
+
+
+def _random_draws(seed: int, step: int, layer: int, rows: int, heads: int, size: int) -> Tensor:
+    """(row, head, size): what draws the random sets of a layer, the same for every sequence and on every device."""
+    generator = seeded(seed, step, f"random sets of layer {layer}")
+    return torch.rand(rows, heads, size, dtype=torch.float64, device="cpu", generator=generator)
+
+
+def read_rows(
+    call: HeardCall, positions: Tensor, real: Tensor | None, sizes: tuple[int, ...], seed: int, step: int
+) -> State:
+    """Sums over these rows of all sequences, by head; `real` (batch, length) is False for padding."""
+    batch, heads, keys = call.query.shape[0], call.query.shape[1], call.key.shape[-2]
+    at_once = max(1, _BLOCK // (heads * len(positions) * keys))
+    chance = _random_draws(seed, step, call.layer, len(positions), heads, min(sizes[-1], keys))
+    state: State = {}
+    for start in range(0, batch, at_once):
+        block = call.rows(positions, start, start + at_once)
+        device = block.query.device
+        logits, values = block.logits(torch.arange(len(positions))).float(), block.value.float()
+        sink = None if block.sink is None else where_double(block.sink.float())
+        counted = None
+        if real is not None:
+            counted = where_double(real[start : start + at_once].to(device)[:, positions.to(device)])
+        readings = row_readings(where_double(logits), where_double(values), counted, sizes, chance, sink=sink)
+        state = update(state, readings)
+    return state
+
+
+def row_readings(
+    logits: Tensor, values: Tensor, real: Tensor | None, sizes: tuple[int, ...], chance: Tensor, *,
+    sink: Tensor | None = None, normalizer: Normalizer | None = None,
+) -> dict[str, Reading | Largest]:  # fmt: skip
+    """Measures of logits (batch, head, query, key), -inf for hidden keys, and values (batch, key head, key, feature).
+
+    `real` (batch, query) is False for padding; `chance` (query, head, size) draws the random sets; the normalizer is
+    softmax by default, with the learned logits `sink` (head,).
+    """
+    batch, heads, queries = logits.shape[:3]
+    tokens = torch.ones(batch, 1, queries, dtype=torch.bool, device=logits.device) if real is None else real[:, None]
+    bad = _nonfinite(logits, values)
+    if bool(bad.any()):  # these rows are counted, but not measured
+        logits = torch.where(bad[..., None] & (logits != -torch.inf), 0.0, logits)
+        values = torch.nan_to_num(values, 0.0, 0.0, 0.0)
+    rows = _rows(logits, values, sink, normalizer)
+
+    def by_head(x: Tensor) -> Tensor:
+        """(batch * head, query, ...) as (head, batch * query, ...)."""
+        return x.reshape(batch, heads, *x.shape[1:]).transpose(0, 1).flatten(1, 2)
+
+    counted = tokens.expand(batch, heads, queries).flatten(0, 1)
+    used = counted & ~bad.flatten(0, 1)
+
+    def reading(measure: Reading, size: int | None = None) -> Reading:
+        """By head, of the rows that are used; `size` is the index of a set size."""
+
+        def part(x: Tensor) -> Tensor:
+            return by_head(x if size is None else x[..., size])
+
+        limit = None if measure.limit is None else part(measure.limit)
+        control = None if measure.control is None else part(measure.control)
+        return Reading(part(measure.value), part(measure.defined) & by_head(used), limit, control)
+
+    of_weights = dispersion(rows)
+    # The random direction that `sensitivity` also measures is not reported, so its seed has no effect.
+    generator = torch.Generator().manual_seed(0)
+    worst = sensitivity(rows, normalizer or Softmax(), (1.0,), generator)["sensitivity_worst"]
+    draws = chance.transpose(0, 1).repeat(batch, 1, 1).to(logits.device)
+    sets = Sets(sizes, rows.order(sizes[-1]), random_order(rows, draws))
+    separability = geometry(rows, sets)["separability"]
+    visible = rows.count > 0
+    saturated = (rows.facts.largest > SATURATED).double()
+    largest = torch.where(visible, rows.logits.amax(-1), 0.0)
+    return {
+        **{name: reading(of_weights[name]) for name in _OF_WEIGHTS},
+        **{f"separability@N={size}": reading(separability, i) for i, size in enumerate(sizes)},
+        "sensitivity_worst_mean": reading(worst),
+        "sensitivity_worst_max": Largest(by_head(worst.value), by_head(worst.defined & used)),
+        "saturated": reading(Reading(saturated, visible)),
+        "max_logit": Largest(by_head(largest), by_head(visible & used)),
+        "nonfinite": Reading(by_head(bad.flatten(0, 1).double()), by_head(counted)),
+    }
+
+
+def _nonfinite(logits: Tensor, values: Tensor) -> Tensor:
+    """(batch, head, query): whether a logit is NaN or +inf (-inf hides a key), or a value is not finite."""
+    of_values = ~values.isfinite().flatten(2).all(-1)
+    of_values = of_values.repeat_interleave(logits.shape[1] // values.shape[1], 1)
+    return ~(logits.amax(-1) < torch.inf) | of_values[..., None]  # the comparison is false for NaN, too
+
+
+def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Normalizer | None) -> Rows:
+    """All sequences side by side: (batch * head, query, key), with the values of (batch * key head)."""
+    flat, vectors = logits.flatten(0, 1), values.flatten(0, 1)
+    if normalizer is not None:
+        is_softmax = str(normalizer) == "softmax"
+        return Rows(flat, normalizer(logits).flatten(0, 1).contiguous(), vectors, softmax=is_softmax)
+    if sink is None:
+        return Rows(flat, Softmax()(flat), vectors, softmax=True)
+    sinks = sink.repeat(len(logits))
+    with_sink = torch.cat([flat, sinks[:, None, None].expand(-1, flat.shape[1], 1)], -1)
+    weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
+    return Rows(flat, weights, vectors, sink=True, sink_logits=sinks)
+
+
+def self_check(call: HeardCall, positions: Tensor) -> float | None:
+    """How far the attention of the first sequence's rows, rebuilt from the reading, is from what the model computed.
+
+    Relative to the standard deviation of the output; None with dropout, which makes the output random. Too large a
+    difference is an AbbeError: the reading would not describe the model.
+    """
+    output = call.output
+    if output is None or call.dropout > 0:
+        return None
+    rows, every = call.rows(positions, 0, 1), torch.arange(len(positions))
+    weights, values = rows.weights(every).float(), rows.value.float()
+    values = values.repeat_interleave(weights.shape[1] // values.shape[1], 1)
+    rebuilt = (weights @ values).transpose(1, 2)[0]
+    computed = output.detach()[0].float()
+    if computed.shape[1:] != rebuilt.shape[1:] or not bool(computed.isfinite().all()):
+        return None
+    seen = rows.visible(every).any(-1).any(1)[0]
+    differences = (computed[positions.to(computed.device)] - rebuilt)[seen].abs()
+    # Outputs that are all equal have no spread to be relative to: any difference from them is then too large.
+    error = float(differences.max() / computed.std().clamp(min=1e-12)) if bool(seen.any()) else 0.0
+    allowed = max(self_check_tolerance(x.dtype) for x in (call.query, call.value, output))
+    if not error <= allowed:
+        raise AbbeError(
+            f"self-check failed: attention rebuilt from {call.name} differs from the model's by {error:.2g} of its "
+            f"standard deviation (allowed {allowed:g})"
+        )
+    return error
+
+
+@dataclass(frozen=True, eq=False)
+class LayerRows:
+    """One attention layer at one step.
+
+    Attributes:
+        logits: (batch, head, query, key), -inf for hidden keys, any temperature included.
+        values: (batch, head, key, feature).
+        normalizer: maps logits to weights.
+        gradients: of "query", "key" and "value", each (batch, head, position, feature), as far as known.
+        after: the logits of the same rows after the update, if known.
+    """
+
+    logits: Tensor
+    values: Tensor
+    normalizer: Normalizer
+    gradients: Mapping[str, Tensor] = field(default_factory=dict)
+    after: Tensor | None = None
+
+
+@torch.no_grad()
+def measure_layers(
+    layers: Sequence[LayerRows], *, sizes: tuple[int, ...], seed: int = 0, step: int = 0, alike: int = 1
+) -> Values:
+    """What a `Monitor` would measure, for a network that provides its logits, values and gradients itself.
+
+    `list_quantities` says what high and low mean.
+
+    Args:
+        layers: rows of every layer.
+        sizes: sizes N of the selected sets whose separability is measured, rising.
+        seed: of the random sets, >= 0.
+        step: of the optimizer, which the random sets depend on.
+        alike: number of networks that the heads belong to, side by side; all get the same random sets, so that none
+            depends on its neighbours.
+
+    Returns:
+        Every measure by name, with values by layer and head.
+
+    Examples:
+        >>> softmax = abbe.normalizer("softmax")
+        >>> layer = abbe.training.LayerRows(torch.zeros(1, 2, 4, 8), torch.randn(1, 2, 8, 3), softmax)
+        >>> values = abbe.training.measure_layers([layer], sizes=(2,))
+        >>> [[round(x, 3) for x in heads] for heads in values["effective_tokens"].value]
+        [[8.0, 8.0]]
+    """
+    return values_of({i: _layer_state(i, layer, sizes, seed, step, alike) for i, layer in enumerate(layers)})
+
+
+def _layer_state(number: int, layer: LayerRows, sizes: tuple[int, ...], seed: int, step: int, alike: int) -> State:
+    heads, queries, keys = layer.logits.shape[1:]
+    chance = _random_draws(seed, step, number, queries, heads // alike, min(sizes[-1], keys)).repeat(1, alike, 1)
+    logits, values = layer.logits.float(), layer.values.float()
+    readings = row_readings(logits, values, None, sizes, chance, normalizer=layer.normalizer)
+    known = {part: layer.gradients[part] for part in PARTS if part in layer.gradients}
+    squares = {f"{part}_gradient/squares": x.double().square().sum((0, 2, 3)) for part, x in known.items()}
+    change = no_change(heads)
+    if layer.after is not None:
+        visible = layer.logits != -torch.inf
+        change = change_sums(layer.after.double() - layer.logits.double(), visible, (0, 2, 3))
+    return update({}, readings) | squares | change
 
 
 class Gradients:
@@ -109,8 +340,8 @@ class StepReading:
         if self.failure is not None:
             raise self.failure
         states: dict[int, State] = {}
-        for _, one in sorted(self.passes.items()):
-            for layer, state in one.states.items():
+        for _, trained in sorted(self.passes.items()):
+            for layer, state in trained.states.items():
                 states[layer] = merge(states.get(layer, {}), state)
         return {
             layer: state | self._gradients.of_layer(layer) | changes.get(layer, no_change(self._heads[layer]))
@@ -121,7 +352,7 @@ class StepReading:
         """What the loop reported, else what the model computed: parts of one sum, or the mean over micro-batches."""
         if reported is not None:
             return float(reported.detach() if isinstance(reported, Tensor) else reported)
-        losses = [float(one.loss) for one in self.passes.values() if one.loss is not None]
+        losses = [float(trained.loss) for trained in self.passes.values() if trained.loss is not None]
         if not losses:
             return None
         return math.fsum(losses) / (1 if self.summed else len(losses))
@@ -151,7 +382,7 @@ class StepReading:
         casts = torch.amp.is_autocast_available(kind)
         half = torch.get_autocast_dtype(kind) if casts and torch.is_autocast_enabled(kind) else None
         with torch.autocast(kind, enabled=False) if casts else nullcontext():
-            positions = self._of_length(call.query.shape[-2])
+            positions = self._positions_for(call.query.shape[-2])
             shape = call.query.shape[0], call.query.shape[-2]
             # The mask of the inputs says nothing about a layer of another length.
             real = self._real if self._real is not None and self._real.shape == shape else None
@@ -165,7 +396,7 @@ class StepReading:
                 if self._keep:
                     self._update.keep(call, positions, half)
 
-    def _of_length(self, length: int) -> Tensor:
+    def _positions_for(self, length: int) -> Tensor:
         """The same positions in every layer and sequence of a pass."""
         if length not in self._positions:
             generator = seeded(self.seed, self.step, f"rows of pass {self._begun}, length {length}")

@@ -1,6 +1,6 @@
 """How far one update moves the logits: the same rows of the same inputs, before and after the optimizer's step.
 
-What is special: no second forward pass. The inputs of every attention module are kept for the first sequence of a step
+There is no second forward pass. The inputs of every attention module are kept for the first sequence of a step
 that is read; after the update the module's forward runs on them up to the call of its attention function.
 """
 
@@ -20,7 +20,9 @@ from ..models import HeardCall, Listener
 
 
 @dataclass(frozen=True, eq=False)
-class _Kept:
+class _Inputs:
+    """Inputs of an attention module for the first sequence, and the logits that they led to."""
+
     module: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
@@ -33,7 +35,7 @@ class Update:
     """Inputs and logits of the first sequence of one step."""
 
     def __init__(self) -> None:
-        self._kept: dict[int, _Kept] = {}
+        self._inputs: dict[int, _Inputs] = {}
 
     def keep(self, call: HeardCall, positions: Tensor, autocast: torch.dtype | None) -> None:
         """`autocast` is the type that training computes in: the logits after the update must be rounded like these."""
@@ -41,13 +43,13 @@ class Update:
         args = tuple(_first(value, batch) for value in call.inputs[0])
         kwargs = {name: _first(value, batch) for name, value in call.inputs[1].items()}
         logits = call.rows(positions, 0, 1).logits(torch.arange(len(positions)))[0]
-        self._kept[call.layer] = _Kept(call.module, args, kwargs, positions, logits, autocast)
+        self._inputs[call.layer] = _Inputs(call.module, args, kwargs, positions, logits, autocast)
 
     def changes(self, listener: Listener) -> dict[int, State]:
         """Squares, number and largest size of the changes of every layer that was kept, by head."""
         # Nothing before the attention function is known to draw random numbers; if it does, training must not notice.
-        with _random_states_kept({kept.logits.device for kept in self._kept.values()}):
-            return {layer: _change(listener, kept) for layer, kept in self._kept.items()}
+        with _random_states_kept({inputs.logits.device for inputs in self._inputs.values()}):
+            return {layer: _change(listener, inputs) for layer, inputs in self._inputs.items()}
 
 
 def _random_states_kept(devices: Iterable[torch.device]) -> ExitStack:
@@ -71,22 +73,29 @@ def no_change(heads: int) -> State:
 
 
 @torch.no_grad()
-def _change(listener: Listener, kept: _Kept) -> State:
-    before = kept.logits
+def _change(listener: Listener, inputs: _Inputs) -> State:
+    before = inputs.logits
     # Without its cache: weights that autocast cast before the update must not be reused.
-    autocast = torch.autocast(before.device.type, dtype=kept.autocast, cache_enabled=False) if kept.autocast else None
+    autocast = (
+        torch.autocast(before.device.type, dtype=inputs.autocast, cache_enabled=False) if inputs.autocast else None
+    )
     with autocast or nullcontext():
-        call = listener.capture(kept.module, kept.args, kept.kwargs)
+        call = listener.capture(inputs.module, inputs.args, inputs.kwargs)
     if call is None or call.key.shape[-2] != before.shape[-1]:
         return no_change(len(before))
-    after = call.rows(kept.positions).logits(torch.arange(len(kept.positions)))[0]
+    after = call.rows(inputs.positions).logits(torch.arange(len(inputs.positions)))[0]
     before, after = where_double(before), where_double(after)
     finite = (before.isfinite() & after.isfinite()).flatten(1)
-    change = torch.where(finite, (after - before).flatten(1), 0.0).double()
+    return change_sums((after - before).flatten(1), finite, (1,))
+
+
+def change_sums(change: Tensor, counted: Tensor, over: tuple[int, ...]) -> State:
+    """Squares, number and largest size of the changes that are counted, by head; `over` are the other dimensions."""
+    change = torch.where(counted, change, 0.0).double()
     return {
-        "logit_change/squares": change.square().sum(1),
-        "logit_change/entries": finite.sum(1).double(),
-        "logit_change/largest": torch.where(finite.any(1), change.abs().amax(1), -torch.inf),
+        "logit_change/squares": change.square().sum(over),
+        "logit_change/entries": counted.sum(over).double(),
+        "logit_change/largest": torch.where(counted.any(over), change.abs().amax(over), -torch.inf),
     }
 
 

@@ -32,9 +32,8 @@ if _typing.TYPE_CHECKING:
     from ._train.table import train_table
     from ._verify import verify_page, verify_summary, verify_table
     from ._verify_chart import save_verify_figures, verify_chart
-    from ._watch.answer import watch_summary
+    from ._watch.answer import watch_summary, watch_table
     from ._watch.page import write_watch_page
-    from ._watch.table import watch_table
 
 __all__ = [
     "calibration_chart",
@@ -101,9 +100,8 @@ _NAMES = {
         "._reproduce.table": ("reproduction_table",),
         "._results": ("card_of", "page_of", "save_figures"),
         "._train.charts": ("train_charts",),
-        "._watch.answer": ("watch_summary",),
+        "._watch.answer": ("watch_summary", "watch_table"),
         "._watch.page": ("write_watch_page",),
-        "._watch.table": ("watch_table",),
     },
 }
 if not _typing.TYPE_CHECKING:  # types are those of the imports above

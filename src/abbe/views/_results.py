@@ -36,10 +36,9 @@ from ._shared.terminal import TextTable
 from ._shared.theme import ThemeName
 from ._train.charts import train_charts, train_page
 from ._train.table import main_tables, warning_tables
-from ._watch.answer import about_line, answer_of
+from ._watch.answer import about_line, alert_table, answer_of, values_table
 from ._watch.charts import watch_chart
 from ._watch.page import watch_page
-from ._watch.table import alert_table, values_table
 
 if TYPE_CHECKING:
     from ..results import Result

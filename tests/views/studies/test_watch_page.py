@@ -6,19 +6,17 @@ import json
 import random
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import made_up_watch as made
 import pytest
 import unpacked_page
-from inside import kept_of, kept_places, watch_chart, watch_page
-from inside import watch_SCRIPTS as SCRIPTS
 from rich.console import Console
 
 import abbe
-from abbe.results import Training
-from abbe.views import card_of, page_of, save_figures, watch_summary, watch_table
-from abbe.words.training import ALERTS, watched_words
+from abbe.results import Training, alert_words
+from abbe.views import card_of, page_of, save_figures, watch_summary, watch_table, write_watch_page
 
 EVIL = "<script>document.title='x'</script>\"' &amp; \u202eabc"
 
@@ -39,7 +37,7 @@ def test_a_run_whose_rules_were_not_checked_is_not_called_healthy() -> None:
         "No rule was checked in 1,000 steps: the monitor ran with alerts=False."
     )
     assert watch_summary(training)["grade"] == "look"
-    page = watch_page(training)
+    page = page_of(training)
     assert "Healthy" not in page
     assert "None was raised" not in page
     assert "the rules behind them" not in page
@@ -68,17 +66,18 @@ def test_the_grade_is_bad_only_where_training_rarely_recovers() -> None:
 
 
 def test_every_rule_has_words_and_a_measure_that_shows_it() -> None:
-    assert list(ALERTS) == [rule.name for rule in abbe.training.list_rules()]
-    assert {words.measure for words in ALERTS.values()} <= {one.name for one in abbe.training.list_quantities()}
+    words = [alert_words(rule.name) for rule in abbe.training.list_rules()]
+    assert {x.measure for x in words} <= {quantity.name for quantity in abbe.training.list_quantities()}
+    assert len({x.event for x in words}) == len(words)
 
 
 def test_words_are_those_of_the_manifest() -> None:
-    assert watched_words(made.MANIFEST, "separability@N=20").label == "separability N_s/N, N = 20"
-    assert watched_words(made.MANIFEST, "entropy").limit == "ln n, n the visible keys"
-    assert watched_words({}, "max_logit").label == "max logit"
-    page = watch_page(made.training())
+    assert made.training().quantity("separability@N=20").label == "separability N_s/N, N = 20"
+    assert made.training().quantity("entropy").limit == "ln n, n the visible keys"
+    assert Training([], {}).quantity("max_logit").label == "max logit"
+    page = page_of(made.training())
     assert "entropy below 0.05 of its ceiling ln n; armed again: above 0.1" in page
-    assert "max_logit" not in watch_page(made.training(quantities=None, rules=None)).partition("Manifest")[0]
+    assert "max_logit" not in page_of(made.training(quantities=None, rules=None)).partition("Manifest")[0]
 
 
 def test_the_page_holds_every_value_of_a_short_run() -> None:
@@ -105,28 +104,29 @@ def test_the_page_holds_every_value_of_a_short_run() -> None:
 
 
 def test_the_text_is_there_without_scripts() -> None:
-    page = watch_page(made.training(skipped=["layer 7: no tap"]))
+    page = page_of(made.training(skipped=["layer 7: no tap"]))
     for words in ("3 alerts: entropy collapse", "step 350", "entropy over its ceiling 0.031, threshold 0.05",
                   "tiny-gpt2", "largest logit", "6 heads in 2 layers", "layer 7: no tap"):  # fmt: skip
         assert words in page
     assert 'http-equiv="refresh"' not in page
-    assert "None was raised." in watch_page(made.training(alerts=()))
+    assert "None was raised." in page_of(made.training(alerts=()))
 
 
-def test_only_a_page_that_is_kept_fresh_loads_itself_again() -> None:
-    page = watch_page(made.training(), reload=5)
+def test_only_a_page_that_is_kept_fresh_loads_itself_again(tmp_path: Path) -> None:
+    write_watch_page(made.training(), tmp_path / "watch.html", reload=5)
+    page = (tmp_path / "watch.html").read_text("utf-8")
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page
     assert json.loads(unpacked_page.unpacked(page, "about"))["reload"] == 5
-    assert json.loads(unpacked_page.unpacked(watch_page(made.training()), "about"))["reload"] is None
+    assert json.loads(unpacked_page.unpacked(page_of(made.training()), "about"))["reload"] is None
 
 
 def test_hostile_text_is_escaped_and_no_host_is_named() -> None:
     alerts = [(50, EVIL, 0, 0, 1.0, 0.5)]
     training = made.training(alerts=alerts, model={"name": EVIL}, skipped=[EVIL])
-    page = watch_page(training)
+    page = page_of(training)
     assert "<script>document" not in page
     assert "<script>document" not in card_of(training)
-    assert len(re.findall(r"<script>", page)) == len(SCRIPTS)
+    assert len(re.findall(r"<script>", page)) == len(re.findall(r"<script>", page_of(made.training())))
     assert not re.search(r"""(?:src|href)=["'](?!#)""", page)
     assert "default-src &#39;none&#39;" in page
 
@@ -138,39 +138,47 @@ def test_odd_numbers_do_not_break_the_page() -> None:
     record["loss"] = float("nan")
     record["heads"]["entropy"]["value"][0][0] = None
     del record["heads"]["max_logit"]
-    page = watch_page(training)
+    page = page_of(training)
     table = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "table"))
     assert table["entropy"].to_list()[6] is None
     assert table["max_logit"].to_list()[6:] == [None] * 6
     assert json.loads(unpacked_page.unpacked(page, "about"))["alerts"][0]["numbers"]
 
 
-def test_a_run_without_a_step_has_a_page() -> None:
+def test_a_run_without_a_step_has_a_page_and_a_figure(tmp_path: Path) -> None:
     empty = Training([], made.MANIFEST)
     assert "No step was read yet." in page_of(empty)
     assert "No step was read yet." in card_of(empty)
-    assert watch_chart(empty)["concat"]
+    assert len(save_figures(empty, tmp_path)) == 4
 
 
-def test_kept_are_first_last_alerts_and_others_evenly() -> None:
-    alerted = [place in (17, 501) for place in range(1000)]
-    kept = kept_places(alerted, 50)
-    assert {0, 17, 501, 999} <= set(kept)
-    assert len(kept) <= 50
-    assert max(b - a for a, b in pairwise(kept)) <= 1000 / 40
-    assert kept_places([False] * 30, 50) == list(range(30))
-    assert len(kept_places([True] * 1000, 50)) <= 50
+def steps_of(page: str) -> list[int]:
+    return list(json.loads(unpacked_page.unpacked(page, "about"))["steps"])
 
 
-def test_a_spike_between_kept_steps_stays_in_the_band() -> None:
-    training = made.training(range(1, 301), alerts=())
-    training.records[151]["model"]["max_logit_max"] = 1e6
-    kept = kept_of(training, most=20)
-    assert len(kept.steps) <= 20
-    assert 152 not in kept.steps
-    assert kept.model["max_logit high"].to_list().count(1e6) == 1
-    at = kept.model["max_logit high"].to_list().index(1e6)
-    assert kept.steps[at - 1] < 152 < kept.steps[at]
+def test_a_long_run_shows_first_last_alerts_and_others_evenly() -> None:
+    def sink(*steps: int) -> list[Any]:
+        return [(step, "sink", 0, 0, 0.5, 0.3) for step in steps]
+
+    shown = steps_of(page_of(made.training(range(2000), sink(17, 1001))))
+    assert {0, 17, 1001, 1999} <= set(shown)
+    assert len(shown) <= 600
+    assert max(b - a for a, b in pairwise(shown)) <= 4
+    assert steps_of(page_of(made.training(range(30)))) == list(range(30))
+    everywhere = steps_of(page_of(made.training(range(1000), sink(*range(1000)))))
+    assert 250 < len(everywhere) <= 600  # a sample of them
+
+
+def test_a_spike_between_shown_steps_stays_in_the_band() -> None:
+    training = made.training(range(2000), alerts=())
+    spike = next(step for step in range(700, 2000) if step not in steps_of(page_of(training)))
+    training.records[spike]["model"]["max_logit_max"] = 1e6
+    page = page_of(training)
+    steps = steps_of(page)
+    high = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "model"))["max_logit high"].to_list()
+    assert high.count(1e6) == 1
+    at = high.index(1e6)
+    assert steps[at - 1] < spike < steps[at]
 
 
 @pytest.mark.slow
@@ -183,7 +191,7 @@ def test_a_long_run_of_many_heads_stays_below_five_megabytes() -> None:
         heads = {name: {"value": [[rng.random() for _ in range(12)] for _ in range(12)]} for name in names}
         some.append(made.record(1, 12, 12) | {"heads": heads, "model": {}})
     records = [some[i % 300] | {"step": 50 * i} for i in range(10_000)]
-    page = watch_page(Training(records, made.MANIFEST))
+    page = page_of(Training(records, made.MANIFEST))
     assert len(page) < 5_000_000
     assert "10,000 steps that were read" in page
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from ...results import alert_words
 from ...words.lab import CHOICE, HARD_MAXIMUM, HARD_MAXIMUM_NAME
 from ...words.manifest import part_of, text_name
 from ...words.numbers import many
-from ...words.training import alert_words
 
 if TYPE_CHECKING:
     from ...studies import Experiment

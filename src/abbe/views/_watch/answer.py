@@ -1,20 +1,24 @@
-"""What happened in a training run: one sentence and a few numbers."""
+"""What happened in a training run: one sentence, a few numbers, and the tables of terminal, page and notebook."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from ...words.manifest import part_of
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ...words.manifest import model_name, part_of
 from ...words.numbers import many, number, percent
-from ...words.training import alert_place, alert_words, watched_words
+from .._shared.terminal import TextTable, draw, plain, skipped_lines
 
 if TYPE_CHECKING:
-    from ...results import Training
+    from ...results import Event, Training
 
 _NAMED = 3  # events that a sentence names
 _HEADS = 4  # heads that an event names
+_IN_TERMINAL = 12  # alerts
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,6 @@ class Last:
     limit: float | None
 
 
-def alerts_of(training: Training) -> list[dict[str, Any]]:
-    """All alerts in the order of their steps; not from the table, which is slow for a long run."""
-    return [dict(alert) for record in training.records for alert in record["alerts"]]
-
-
 def checks_rules(training: Training) -> bool:
     """Whether the monitor looks for alerts; older versions always did."""
     return part_of(training.manifest, "settings").get("alerts") is not False
@@ -50,31 +49,31 @@ def checks_rules(training: Training) -> bool:
 
 def answer_of(training: Training) -> Answer:
     """Healthy so far, or which alerts came first; neither if no rule was checked."""
-    alerts = alerts_of(training)
     if not training.records:
         return Answer("look", "No step was read yet.")
-    steps = many(training.records[-1]["step"], "step")
-    if not alerts and not checks_rules(training):
+    events, steps = training.events(), many(training.records[-1]["step"], "step")
+    if not events and not checks_rules(training):
         return Answer("look", f"No rule was checked in {steps}: the monitor ran with alerts=False.")
-    if not alerts:
+    if not events:
         return Answer("good", f"Healthy so far: no alert in {steps}.")
-    by_rule: dict[str, list[dict[str, Any]]] = {}
-    for alert in alerts:
-        by_rule.setdefault(alert["rule"], []).append(alert)
-    events = [_event(rule, same) for rule, same in by_rule.items()]
-    more = f", and {many(len(events) - _NAMED, 'more kind')}" if len(events) > _NAMED else ""
-    grave = any(alert_words(rule).grave for rule in by_rule)
-    return Answer("bad" if grave else "look", f"{many(len(alerts), 'alert')}: {'; '.join(events[:_NAMED])}{more}.")
+    by_rule: dict[str, list[Event]] = {}
+    for event in events:
+        by_rule.setdefault(event.alert["rule"], []).append(event)
+    kinds = [_sentence_part(same) for same in by_rule.values()]
+    more = f", and {many(len(kinds) - _NAMED, 'more kind')}" if len(kinds) > _NAMED else ""
+    grade = "bad" if any(event.words.grave for event in events) else "look"
+    return Answer(grade, f"{many(len(events), 'alert')}: {'; '.join(kinds[:_NAMED])}{more}.")
 
 
-def _event(rule: str, same: Sequence[Mapping[str, Any]]) -> str:
-    event, step = alert_words(rule).event, f"{same[0]['step']:,}"
-    places = list(dict.fromkeys(alert_place(alert) for alert in same))
-    if len(places) == 1:
+def _sentence_part(same: Sequence[Event]) -> str:
+    """Where and when the alerts of one rule were raised."""
+    name, step = same[0].words.event, f"{same[0].alert['step']:,}"
+    heads = list(dict.fromkeys(event.where for event in same))
+    if len(heads) == 1:
         again = f" (and {len(same) - 1} times again)" if len(same) > 1 else ""
-        return f"{event} in {places[0]} at step {step}{again}"
-    named = ", ".join(place.removeprefix("head ") for place in places[:_HEADS])
-    return f"{event} in {len(places)} heads from step {step} on ({named}{', …' if len(places) > _HEADS else ''})"
+        return f"{name} in {heads[0]} at step {step}{again}"
+    named = ", ".join(head.removeprefix("head ") for head in heads[:_HEADS])
+    return f"{name} in {len(heads)} heads from step {step} on ({named}{', …' if len(heads) > _HEADS else ''})"
 
 
 def last_values(training: Training) -> list[Last]:
@@ -82,14 +81,14 @@ def last_values(training: Training) -> list[Last]:
     if not training.records:
         return []
     record = training.records[-1]
-    return [_last(training, name, parts) for name, parts in record["heads"].items()]
 
+    def last(measure: str, limits: Any) -> Last:
+        quantity = training.quantity(measure)
+        least, mean, largest = (record["model"].get(reduced(measure, how)) for how in ("min", "mean", "max"))
+        limit = shared_by([x for heads in grid(limits, record["layout"]) for x in heads])
+        return Last(measure, quantity.label, quantity.unit, least, mean, largest, limit)
 
-def _last(training: Training, name: str, parts: Mapping[str, Any]) -> Last:
-    record, words = training.records[-1], watched_words(training.manifest, name)
-    least, mean, largest = (record["model"].get(reduced(name, how)) for how in ("min", "mean", "max"))
-    limit = shared_by([x for heads in grid(parts.get("limit"), record["layout"]) for x in heads])
-    return Last(name, words.label, words.unit, least, mean, largest, limit)
+    return [last(measure, parts.get("limit")) for measure, parts in record["heads"].items()]
 
 
 def shared_by(limits: Sequence[float | None]) -> float | None:
@@ -115,7 +114,7 @@ def key_numbers(training: Training) -> list[tuple[str, str, str]]:
     """Name, value and remark."""
     if not training.records:
         return []
-    record, last = training.records[-1], {one.measure: one for one in last_values(training)}
+    record, last = training.records[-1], {value.measure: value for value in last_values(training)}
     every = part_of(training.manifest, "settings").get("every")
     cards = [("step", number(record["step"]), f"read every {number(every)}" if every else "")]
     if (loss := record.get("loss")) is not None:
@@ -165,16 +164,76 @@ def watch_summary(training: Training) -> dict[str, Any]:
         'look'
     """
     steps = [record["step"] for record in training.records]
+    answer = answer_of(training)
     return {
-        "sentence": answer_of(training).sentence,
-        "grade": answer_of(training).grade,
+        "sentence": answer.sentence,
+        "grade": answer.grade,
         "steps_read": len(steps),
         "last_step": steps[-1] if steps else None,
-        "last_values": [asdict(one) for one in last_values(training)],
-        "alerts": alerts_of(training),
+        "last_values": [asdict(value) for value in last_values(training)],
+        "alerts": [dict(event.alert) for event in training.events()],
         "steps": [
             {name: record.get(name) for name in ("step", "loss", "loss_mean", "learning_rate", "seconds")}
             for record in training.records
         ],
         "manifest": dict(training.manifest),
     }
+
+
+def watch_table(training: Training) -> RenderableType:
+    """Is a training run healthy?
+
+    One sentence, the latest alerts, and every measure over all heads at the last step, beside its limit. A high largest
+    logit and a low entropy warn of attention that collapses.
+
+    Args:
+        training: from `abbe.open` of a folder that `abbe.Monitor` writes.
+
+    Examples:
+        >>> with abbe.Monitor(abbe.load("embedded").network, folder="run"):
+        ...     pass
+        >>> training = abbe.open("run")
+        >>> from rich import print
+        >>> print(abbe.views.watch_table(training))
+        No step was read yet.
+        ...
+    """
+    about = ", ".join([model_name(training.manifest), *about_line(training)])
+    sentence = Text(plain(answer_of(training).sentence), style="bold")
+    parts: list[RenderableType] = [sentence, Text(plain(about), style="dim")]
+    for table in (alert_table(training, _IN_TERMINAL), values_table(training)):
+        if table.rows:
+            parts += [draw(table), *([Text(table.note, style="dim")] if table.note else [])]
+    return Group(*parts, *skipped_lines(training.manifest))
+
+
+def alert_table(training: Training, most: int) -> TextTable:
+    """The latest alerts, the newest first."""
+    events = training.events()[::-1]
+    rows = [
+        (
+            event.words.event,
+            f"{event.alert['step']:,}",
+            event.where.removeprefix("head "),
+            number(event.alert["value"], 3),
+            number(event.alert["threshold"]),
+        )
+        for event in events[:most]
+    ]
+    left = len(events) - len(rows)
+    note = f"{left:,} earlier alerts: --json, or abbe.open(folder).alerts" if left else ""
+    return TextTable("Alerts", ("alert", "step", "head", "value", "threshold"), rows, note)
+
+
+def values_table(training: Training) -> TextTable:
+    """Every measure over all heads at the last step that was read."""
+    values = last_values(training)
+    rows = [
+        (
+            f"{value.label} ({value.unit})" if value.unit and value.unit not in value.label else value.label,
+            *(number(x, 3) for x in (value.least, value.mean, value.largest, value.limit)),
+        )
+        for value in values
+    ]
+    step = training.records[-1]["step"] if values else 0
+    return TextTable(f"Over all heads, step {step:,}", ("measure", "least", "mean", "largest", "limit"), rows)

@@ -9,17 +9,17 @@ import altair as alt
 import polars as pl
 
 from ...words.manifest import model_name
-from ...words.training import Quantity, watched_words
 from .._shared.panels import Row, numbers, renamed, rows_of, tip
 from .._shared.series import Spec, finished, linear_axis, log_axis, panel, source, unchecked
 from .._shared.theme import THEMES, Theme, ThemeName
-from .answer import about_line, alerts_of, answer_of, shared_by
-from .kept import Kept, kept_of
+from .answer import about_line, answer_of, shared_by
+from .page import Selection, select_steps
 
 if TYPE_CHECKING:
-    from ...results import Training
+    from ...results import Quantity, Training
 
 _SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "gradient_ratio")
+_LINES = (("loss", "loss"), ("learning_rate", "learning rate"))
 _LOGARITHMIC = ("max_logit", "logit_change", "gradient_ratio")
 _STEPS = 120  # in a figure; more are invisible in print
 
@@ -32,17 +32,14 @@ def watch_chart(training: Training, theme: ThemeName = "light") -> Spec:
     about = [answer_of(training).sentence, ", ".join(about_line(training))]
     if not training.records:
         return finished([], question, about, theme)
-    kept = kept_of(training, _STEPS)
-    events = [{"step": step} for step in sorted({alert["step"] for alert in alerts_of(training)})]
-    model = rows_of(kept.model.with_columns(step=pl.Series(kept.steps)))
-    x = _step_axis(kept.steps)
-    panels = [_line(model, name, title, x, events, colours) for name, title in _PLAIN]
-    named = [name for wanted in _SHOWN for name in kept.measures if name.partition("@")[0] == wanted]
-    panels += [_measure(kept, watched_words(training.manifest, name), model, x, events, colours) for name in named]
+    selection = select_steps(training, _STEPS)
+    events = [{"step": step} for step in sorted({event.alert["step"] for event in training.events()})]
+    model = rows_of(selection.model.with_columns(step=pl.Series(selection.steps)))
+    x = _step_axis(selection.steps)
+    panels = [_line(model, name, title, x, events, colours) for name, title in _LINES]
+    named = [name for wanted in _SHOWN for name in selection.measures if name.partition("@")[0] == wanted]
+    panels += [_measure(selection, training.quantity(name), model, x, events, colours) for name in named]
     return finished(panels, question, about, theme)
-
-
-_PLAIN = (("loss", "loss"), ("learning_rate", "learning rate"))
 
 
 def _step_axis(steps: Sequence[int]) -> alt.X:
@@ -65,21 +62,24 @@ def _line(rows: Sequence[Row], name: str, title: str, x: alt.X, events: Sequence
     return panel([*_alerts(events, x, theme), drawn.mark_line(color=theme.selected).encode(x, y, tooltip=tips)], title)
 
 
-def _measure(kept: Kept, words: Quantity, model: Sequence[Row], x: alt.X, events: Sequence[Row], theme: Theme) -> Spec:
-    name = words.name
-    per_step = len(kept.places)
-    limit = f"{name} limit"
-    values, limits = kept.heads[name].to_list(), kept.heads[limit].to_list() if limit in kept.heads.columns else []
+def _measure(
+    selection: Selection, quantity: Quantity, model: Sequence[Row], x: alt.X, events: Sequence[Row], theme: Theme
+) -> Spec:
+    name, limit, heads = quantity.name, f"{quantity.name} limit", [f"{i}.{head}" for i, head in selection.heads]
+    per_step = len(heads)
+    values = selection.values[name].to_list()
+    limits = selection.values[limit].to_list() if limit in selection.values.columns else []
     rows = [
-        {"step": kept.steps[place // per_step], "head": _place(kept, place % per_step), "value": value}
-        for place, value in enumerate(values)
+        {"step": selection.steps[i // per_step], "head": heads[i % per_step], "value": value}
+        for i, value in enumerate(values)
         if value is not None
     ]
     means = [{"step": row["step"], "value": row[f"{name} mean"]} for row in model if row[f"{name} mean"] is not None]
     by_step = [shared_by(limits[i : i + per_step]) for i in range(0, len(limits), per_step)]
-    ends = [{"step": step, "limit": end} for step, end in zip(kept.steps, by_step, strict=False) if end is not None]
+    known = [(step, end) for step, end in zip(selection.steps, by_step, strict=False) if end is not None]
+    ends = [{"step": step, "limit": end} for step, end in known]
     axis = log_axis if name.partition("@")[0] in _LOGARITHMIC else linear_axis
-    y = axis("value", words.unit, numbers([*rows, *ends], "value", "limit"))
+    y = axis("value", quantity.unit, numbers([*rows, *ends], "value", "limit"))
     tips = [tip("step"), tip("head", "head", "N"), tip("value")]
     lines = source(means).mark_line(color=theme.selected, strokeWidth=2.6)
     layers = [
@@ -91,9 +91,4 @@ def _measure(kept: Kept, words: Quantity, model: Sequence[Row], x: alt.X, events
     ]  # fmt: skip
     if ends:
         layers.append(source(ends).mark_line(color=theme.proved, strokeDash=[7, 4]).encode(x, renamed(y, "limit")))
-    return panel(layers, words.label)
-
-
-def _place(kept: Kept, place: int) -> str:
-    layer, head = kept.places[place]
-    return f"{layer}.{head}"
+    return panel(layers, quantity.label)
