@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import both_themes, chart_specifications, packed_table, plain_value, report_page, sample_as_json
+from inside import both_themes, chart_specifications, packed_table, plain_value, report_page
 from polars.testing import assert_frame_equal
 from unpacked_page import unpacked, unpacked_table
 
@@ -44,7 +44,7 @@ def test_the_table_is_that_of_the_run_with_five_digits(text: str, report: Report
 
 def test_the_sample_is_that_of_the_report(text: str, report: Report) -> None:
     assert report.sample is not None
-    assert json.loads(unpacked(text, "sample")) == json.loads(json.dumps(sample_as_json(report.sample)))
+    assert json.loads(unpacked(text, "sample")) == json.loads(json.dumps(report.sample.as_json()))
     assert json.loads(unpacked(report_page(made.small()), "sample")) is None
 
 
