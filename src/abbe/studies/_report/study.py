@@ -145,7 +145,7 @@ def _files_given(text: TextLike | None) -> list[str] | None:
         return []
     named = [text] if isinstance(text, str | os.PathLike) else [] if isinstance(text, Text) else list(text)
     files = [os.fspath(file) for file in named]
-    return files if files and all(file == "-" or Path(file).expanduser().is_file() for file in files) else None
+    return files if files and all(file == "-" or os.path.isfile(os.path.expanduser(file)) for file in files) else None
 
 
 def _lengths(lengths: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
@@ -223,7 +223,7 @@ def _read_extras(folder: Path, stored: Mapping[str, Any]) -> Extras:
         sample = None if content["sample"] is None else Sample.from_json(content["sample"])
     except (KeyError, TypeError, ValueError, IndexError):
         raise AbbeError(f"{folder / SAMPLE} is damaged: it is incomplete") from None
-    return read_table(folder / ALTERNATIVES, stored), sample
+    return read_table(folder / ALTERNATIVES, stored, ALTERNATIVES_SCHEMA), sample
 
 
 def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
