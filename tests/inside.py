@@ -160,29 +160,18 @@ NAMES = {
     "abbe.studies._lift.slopes": "SlopeLearner learns round_ends",
     "abbe.studies._lift.thirds": "Portion Sealed cut judged_lengths",
     "abbe.studies._lift.tuning": "LiftPlan=Plan",
-    "abbe.studies._report.advice": "advice gaining",
     "abbe.studies._report.alternatives": (
-        "ALTERNATIVES AlternativesReader MOST_WINDOWS SHARPER SPARSE alternatives_table alternatives_windows "
-        "block_sums ALTERNATIVES_SCHEMA"
+        "ALTERNATIVES ALTERNATIVES_SCHEMA AlternativesReader MOST_WINDOWS SHARPER SPARSE alternatives_table "
+        "alternatives_windows block_sums"
     ),
-    "abbe.studies._report.answer": "answer",
-    "abbe.studies._report.head_verdicts": "head_facts head_verdicts no_better_than_random",
-    "abbe.studies._report.heat": "Heat LEAST MOST_BYTES heat_codes heat_grid weight_of",
-    "abbe.studies._report.key_numbers": "key_numbers",
-    "abbe.studies._report.limits": "faint_at floors fragile_below growth keys_for_half",
-    "abbe.studies._report.next_steps": "next_steps",
-    "abbe.studies._report.result": "HeadPattern",
+    "abbe.studies._report.heads": "HeadPattern",
     "abbe.studies._report.sample": (
-        "MOST_ROWS SampleReader azimuths ball_of sample_positions sample_rows sample_window"
+        "CONTINUED Heat LEAST LONGEST MOST_BYTES MOST_ROWS SampleReader azimuths ball_of heat_codes heat_grid "
+        "sample_positions sample_rows sample_window token_texts weight_of"
     ),
-    "abbe.studies._report.sample_json": "sample_as_json sample_from_json",
-    "abbe.studies._report.sample_tokens": "CONTINUED LONGEST token_texts",
     "abbe.studies._report.study": "make_report",
-    "abbe.studies._report.verdicts": "GUESSING UNIFORM_HEADS hardly_learned verdicts",
-    "abbe.studies._reproduce.claim_rules": "dependence slope with_readings",
-    "abbe.studies._reproduce.claims_weights": "_exponent",
-    "abbe.studies._reproduce.plan": "Part plan",
-    "abbe.studies._reproduce.study": "reproduce_judge=judge",
+    "abbe.studies._reproduce.claims": "reproduce_judge=judge",
+    "abbe.studies._reproduce.figures": "Part plan",
     "abbe.studies._train.configuration": "lab_Configuration=Configuration",
     "abbe.studies._train.optimizers": "OPTIMIZERS",
     "abbe.studies._train.run": "lab_train=train",
@@ -200,7 +189,7 @@ NAMES = {
     "abbe.views._report.charts_table": "FAINT_HEADS report_shown_size=shown_size",
     "abbe.views._report.figures": "ball_data chart_specifications figures telling_ball telling_head",
     "abbe.views._report.page": "measured_line report_page report_SCRIPTS=SCRIPTS report_facts=facts",
-    "abbe.views._reproduce.page": "count reproduce_facts=facts reproduction_page",
+    "abbe.views._reproduce.page": "reproduce_facts=facts reproduction_page",
     "abbe.views._reproduce.words": "WORDS settings_line",
     "abbe.views._shared.data": "both_themes packed packed_table plain_value",
     "abbe.views._shared.drawings": "drawings for_xml",
@@ -222,11 +211,11 @@ SCHEMAS = {
     "diagnose": {"table": "abbe.results SCHEMA"},
     "report": {
         "table": "abbe.results SCHEMA",
-        "growth": "abbe.studies._report.limits GROWTH_SCHEMA",
-        "floors": "abbe.studies._report.limits FLOORS_SCHEMA",
+        "growth": "abbe.studies._report.heads GROWTH_SCHEMA",
+        "floors": "abbe.studies._report.heads FLOORS_SCHEMA",
         "alternatives": "abbe.studies._report.alternatives ALTERNATIVES_SCHEMA",
     },
-    "report --each": {"table": "abbe.studies._each.result SCHEMA"},
+    "report --each": {"table": "abbe.studies._each SCHEMA"},
     "diff": {"table": "abbe.studies._diff.paired SCHEMA", "curves": "abbe.studies._diff.result CURVE_SCHEMA"},
     "watch": {"table": "abbe.results TRAINING_SCHEMA", "alerts": "abbe.results._training _ALERT_SCHEMA"},
     "compare": {

@@ -20,8 +20,7 @@ if _typing.TYPE_CHECKING:
     from ._diff.study import diff
     from ._doctor.check import Check
     from ._doctor.study import doctor
-    from ._each.result import Reports
-    from ._each.study import report_each
+    from ._each import Reports, report_each
     from ._engine.sharing.board import Failure
     from ._engine.watch import watching
     from ._lift.result import Lift
@@ -29,7 +28,9 @@ if _typing.TYPE_CHECKING:
     from ._merge import merge
     from ._open import open
     from ._ray.on_ray import on_ray
-    from ._report.result import Ball, HeadVerdict, Report, Sample, SampleRow
+    from ._report.heads import HeadVerdict
+    from ._report.result import Report
+    from ._report.sample import Ball, Sample, SampleRow
     from ._report.study import report
     from ._reproduce.result import Claim, Figure, Reproduction
     from ._reproduce.study import reproduce
@@ -112,7 +113,6 @@ _NAMES = {
         "._cost.result": ("Costs",),
         "._cost.study": ("cost",),
         "._diagnose.study": ("diagnose",),
-        "._each.result": ("Reports",),
         "._engine.sharing.board": ("Failure",),
         "._merge": ("merge",),
         "._lift.result": ("Lift",),
@@ -121,7 +121,9 @@ _NAMES = {
         "._diff.study": ("diff",),
         "._open": ("open",),
         "._ray.on_ray": ("on_ray",),
-        "._report.result": ("Ball", "HeadVerdict", "Report", "Sample", "SampleRow"),
+        "._report.heads": ("HeadVerdict",),
+        "._report.result": ("Report",),
+        "._report.sample": ("Ball", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
         "._train.result": ("Experiment",),
         "._train.length_study": ("train_length",),
@@ -132,7 +134,7 @@ _NAMES = {
     },
     "all": {  # they write pages
         "._compare.study": ("compare",),
-        "._each.study": ("report_each",),
+        "._each": ("Reports", "report_each"),
         "._report.study": ("report",),
         "._reproduce.study": ("reproduce",),
     },

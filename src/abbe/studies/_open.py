@@ -13,7 +13,7 @@ from ._calibrate.result import Calibration, opened_calibration
 from ._capacity.result import Capacity, opened_capacity
 from ._compare.result import Comparison, opened_comparison
 from ._diff.result import Difference, opened_difference
-from ._each.result import Reports, opened_reports
+from ._each import Reports, opened_reports
 from ._lift.result import Lift, opened_lift
 from ._report.result import SAMPLE, Report
 from ._report.study import opened_report

@@ -16,13 +16,16 @@ def part_of(manifest: Manifest, name: str) -> Manifest:
 
 
 def for_others(manifest: Manifest) -> dict[str, Any]:
-    """Pages and figures are passed on, so they must not show where the model lies on this machine."""
+    """Pages and figures are passed on, so they must not show where model and text lie on this machine."""
     model = dict(part_of(manifest, "model"))
     if isinstance(model.get("source"), str):
         model["source"] = Path(model["source"]).name
     if isinstance(model.get("name"), str):
         model["name"] = without_folder(model["name"])
-    return dict(manifest) | {"model": model}
+    given = dict(part_of(manifest, "given"))
+    if given.get("text"):
+        given["text"] = [without_folder(file) for file in given["text"]]
+    return dict(manifest) | {"model": model} | ({"given": given} if given else {})
 
 
 def model_name(manifest: Manifest) -> str:

@@ -9,9 +9,11 @@ from itertools import pairwise
 import pytest
 import tiny_models
 import torch
-from inside import LEAST, MOST_BYTES, heat_codes, heat_grid, sample_as_json, sample_from_json, weight_of
+from inside import LEAST, MOST_BYTES, heat_codes, heat_grid, weight_of
 from test_sample import cut, sampled, settings
 from tiny_runs import model
+
+from abbe.studies import Sample
 
 
 @pytest.mark.parametrize(("length", "heads", "side"), [(40, 4, 40), (256, 48, 64), (256, 1200, 31), (256, 10**9, 8)])
@@ -56,9 +58,8 @@ def test_the_cells_of_a_sample_are_the_attention_of_the_eager_model() -> None:
         assert cells == pytest.approx(layers[layer][0, head].flatten().tolist(), rel=0.02, abs=LEAST)
 
 
-def test_a_sample_keeps_its_map_and_an_old_one_has_none() -> None:
+def test_a_sample_keeps_its_map() -> None:
     sample = sampled(model(), settings())
-    stored = json.loads(json.dumps(sample_as_json(sample)))
-    assert sample_from_json(stored).heat == sample.heat
-    del stored["heat"]
-    assert sample_from_json(stored) == replace(sample_from_json(sample_as_json(sample)), heat=None)
+    assert Sample.from_json(json.loads(json.dumps(sample.as_json()))).heat == sample.heat
+    without = replace(sample, heat=None)
+    assert Sample.from_json(without.as_json()) == replace(Sample.from_json(sample.as_json()), heat=None)

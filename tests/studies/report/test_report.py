@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -133,3 +135,17 @@ def test_a_report_of_a_run_alone_needs_no_model() -> None:
     assert result.alternatives.is_empty()
     assert isinstance(result.growth, pl.DataFrame)
     assert {finding.topic for finding in result.advice} == {"active-set size", "temperature floor", "sinks"}
+
+
+def test_commands_name_the_text_as_it_was_given_and_its_repr_is_short(tmp_path: Path) -> None:
+    file = tmp_path / "a text.txt"
+    file.write_text(tiny_runs.TEXT.content)
+    result = report(tiny_runs.model(), [file], folder=tmp_path / "out", **(QUICK | {"windows": 2}))
+    assert result.manifest["given"] == {"text": [str(file)]}
+    trained = replace(result, verdicts=())  # else its only step is another model
+    commands = [shlex.split(step.command) for step in trained.next_steps()]
+    assert len(commands) > 1
+    assert all(command[-2:] == ["--text", str(file)] for command in commands)
+    assert abbe.open(tmp_path / "out").manifest["given"] == result.manifest["given"]
+    assert str(tmp_path) not in trained.to_html()  # pages are passed on
+    assert len(repr(result)) < 300

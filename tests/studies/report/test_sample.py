@@ -17,8 +17,6 @@ from inside import (
     check_model,
     rows_of_call,
     run_model,
-    sample_as_json,
-    sample_from_json,
     sample_positions,
     sample_rows,
     sample_window,
@@ -263,14 +261,14 @@ def sample() -> Sample:
 
 
 def test_json_to_sample_to_json_is_exact(sample: Sample) -> None:
-    text = json.dumps(sample_as_json(sample))
-    again = sample_from_json(json.loads(text))
-    assert json.dumps(sample_as_json(again)) == text
-    assert sample_from_json(json.loads(json.dumps(sample_as_json(again)))) == again
+    text = json.dumps(sample.as_json())
+    again = Sample.from_json(json.loads(text))
+    assert json.dumps(again.as_json()) == text
+    assert Sample.from_json(json.loads(json.dumps(again.as_json()))) == again
 
 
 def test_json_keeps_what_it_promises(sample: Sample) -> None:
-    again = sample_from_json(sample_as_json(sample))
+    again = Sample.from_json(sample.as_json())
     assert replace(again, rows=()) == replace(sample, rows=())
     assert len(again.rows) == len(sample.rows) == 64
     for old, new in zip(sample.rows, again.rows, strict=True):
@@ -293,7 +291,7 @@ def compare(ball: Ball, kept: Ball) -> None:
 
 
 def test_json_in_units(sample: Sample) -> None:
-    content = sample_as_json(sample)
+    content = sample.as_json()
     assert set(content["balls"]) == {"2", "4", "20"}
     assert all(x is None for column in content["balls"]["20"].values() for x in column)  # a window of 5 keys has none
     two = content["balls"]["2"]
@@ -308,10 +306,10 @@ def test_json_in_units(sample: Sample) -> None:
 def test_json_of_points_in_one_place() -> None:
     nowhere = Ball(1, 0.0, (True,), (0.0,), (0.0,), (1, 2), (0.0, 0.0), (0.0, 359.9), 2)
     row = sampled(model(), settings()).rows[0]
-    content = sample_as_json(Sample(3, 0, ("a", "b", "c"), (1,), (2,), (replace(row, balls=(nowhere,)),)))
+    content = Sample(3, 0, ("a", "b", "c"), (1,), (2,), (replace(row, balls=(nowhere,)),)).as_json()
     assert content["balls"]["1"]["scale"] == [0.0]
     assert content["balls"]["1"]["other_angles"] == [[0, 0]]
-    assert sample_as_json(sample_from_json(content)) == content
+    assert Sample.from_json(content).as_json() == content
 
 
 @pytest.mark.slow
@@ -321,7 +319,7 @@ def test_size_of_144_heads() -> None:
     large = sampled(tiny, settings(lengths=[256]), sizes=(5, 20))
     assert len(large.rows) == 144 * 8
     assert sum(len(row.balls) for row in large.rows) == 2 * 144 * 8
-    content = sample_as_json(large)
+    content = large.as_json()
     heat = len(json.dumps(content.pop("heat"), separators=(",", ":")))
     assert heat < 144 * 64 * 64 * 1.4  # a byte per cell, in base 64
     assert len(json.dumps(content, separators=(",", ":"))) < 1_200_000

@@ -7,7 +7,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from inside import _exponent, slope
 from inside import reproduce_judge as judge
 
 from abbe.studies import Claim, Figure
@@ -39,12 +38,6 @@ def growth(selected: Mapping[int, float], **others: Mapping[int, float]) -> dict
     return claims("2a", {"distance": series("length", lines)})
 
 
-def test_slope_of_a_power_law() -> None:
-    assert slope([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
-    assert slope([1, 2], [1, 2]) is None
-    assert slope([1, 2, 3], [1, 0, 2]) is None
-
-
 @pytest.mark.parametrize(
     ("exponent", "answer"), [(1, "holds"), (0.81, "holds"), (0.79, "does not hold"), (1.21, "does not hold")]
 )
@@ -56,8 +49,8 @@ def test_growth_with_length(exponent: float, answer: str) -> None:
 
 
 def test_growth_needs_three_lengths_and_both_lines() -> None:
-    few = {32: 1.0, 64: 2.0}
-    assert growth(few)["distance grows with length"].answer == "cannot be judged"
+    for unknown in ({32: 1.0, 64: 2.0}, power(1) | {64: 0.0}):  # no power law has a value of 0
+        assert growth(unknown)["distance grows with length"].answer == "cannot be judged"
     bent = growth(power(1), random=power(0.5))
     assert bent["distance grows with length"].answer == "does not hold"
 
@@ -211,8 +204,8 @@ def gradient(exponent: float, worst: float = 0.45) -> dict[str, Claim]:
     for t in temperatures:
         for step in (1e-3, 10.0):
             shape = exponent if step == 1e-3 else 0.0
-            rows += [_row(t, step, "random", statistic, t**shape) for statistic in ("paper", "max")]
-        rows += [_row(t, None, "worst", statistic, worst / t) for statistic in ("mean", "max")]
+            rows += [_row(t, step, "random", "paper", t**shape), _row(t, step, "random", "max", t**-0.3)]
+        rows += [_row(t, None, "worst", "mean", t**0.5), _row(t, None, "worst", "max", worst / t)]
     ceilings = [{"temperature": t, "step": None, "true": 0.5 / t, "paper": min(0.25 / t, 2**0.5)} for t in temperatures]
     kinds = {"step": pl.Float64}
     tables = {
@@ -233,8 +226,12 @@ def test_growth_at_low_temperature(exponent: float, answer: str) -> None:
     """By the smallest step alone."""
     claim = gradient(exponent)["sensitivity at low temperature"]
     assert claim.answer == answer
-    assert claim.numbers["exponent: random direction, largest head"] == pytest.approx(exponent)
-    assert claim.numbers["exponent: worst direction, largest row"] == pytest.approx(-1)
+    assert claim.numbers == pytest.approx({
+        "exponent: random direction, largest head": exponent,
+        "exponent: random direction, largest row": -0.3,
+        "exponent: worst direction, mean": 0.5,
+        "exponent: worst direction, largest row": -1,
+    })  # fmt: skip
 
 
 def test_ceiling_of_the_paper() -> None:
@@ -278,10 +275,3 @@ def test_statements_without_a_figure_are_not_judged() -> None:
 def test_critical_share_at_the_edges_of_its_range(n: float, answer: str) -> None:
     """From half of the paper's 0.06 to twice that, both included."""
     assert critical({1000: (n, None)})["critical N"].answer == answer
-
-
-def test_an_exponent_is_that_of_one_direction_and_one_statistic() -> None:
-    exponents = {("random", "max"): -1.0, ("random", "mean"): -0.5, ("worst", "max"): 0.5, ("worst", "mean"): 2.0}
-    rows = [_row(t, None, *which, t**power) for which, power in exponents.items() for t in (0.01, 0.1, 1.0)]
-    table = pl.DataFrame(rows, schema_overrides={"step": pl.Float64})
-    assert {which: _exponent(table, *which) for which in exponents} == pytest.approx(exponents)

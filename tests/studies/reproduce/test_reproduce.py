@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +276,29 @@ def test_folder_belongs_to_one_model_and_one_set_of_settings(tmp_path: Path) -> 
     (tmp_path / "other" / "letter.txt").write_text("dear")
     with pytest.raises(abbe.AbbeError, match="holds no run"):
         abbe.reproduce(model(), TEXT, figures=["2b"], **(options | {"folder": tmp_path / "other"}))
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ("holds", "1 of 1 statements hold."),
+        ("holds, does not hold", "1 of 2 statements hold, 1 does not."),
+        ("cannot be judged, cannot be judged", "0 of 2 statements hold, 2 cannot be judged."),
+        ("", "No statement was judged."),
+    ],
+)
+def test_the_answer_counts_the_statements(reproduction: Reproduction, answers: str, words: str) -> None:
+    claims = tuple(replace(reproduction.claims[0], answer=answer) for answer in answers.split(", ") if answer)
+    assert replace(reproduction, claims=claims).answer == words
+
+
+def test_a_quick_look_says_that_it_is_no_result(reproduction: Reproduction) -> None:
+    assert "not a result" not in reproduction.answer
+    settings = reproduction.manifest["settings"] | {"quick": True}
+    quick = replace(reproduction, manifest={**reproduction.manifest, "settings": settings})
+    assert quick.as_json()["answer"].removeprefix(reproduction.answer).startswith(" A quick look, not a result")
+    assert quick.answer in repr(quick)
+    assert len(repr(quick)) < 300
 
 
 def test_times_of_figures_are_saved(reproduction: Reproduction) -> None:

@@ -12,7 +12,6 @@ import made_up_report as made
 import polars as pl
 import pytest
 import typer
-from inside import answer, next_steps
 
 from abbe.cli import app
 from abbe.studies import Finding, HeadVerdict, Report
@@ -41,19 +40,28 @@ def grown(result: Report, crossings: dict[tuple[int, int], tuple[int | None, int
     ("kinds", "grade", "sentence"),
     [
         (["sharp"] * 4 + ["selective"] * 6, "good", "Healthy: all 10 heads select."),
-        (["sharp"] * 8 + ["fading", "sink"], "good", "Healthy: 8 of 10 heads select; 2 to look at: 0.8, 0.9."),
-        (["sharp"] * 9 + ["not measured"], "good", "Healthy: 9 of 10 heads select; 1 to look at: 0.9."),
-        (["sharp"] * 7 + ["sink"] * 3, "look", "Mixed: 7 of 10 heads select; 3 to look at: 0.7, 0.8, 0.9."),
+        (
+            ["sharp"] * 8 + ["fading", "sink"],
+            "good",
+            "Healthy: 8 of 10 heads select, 1 is a sink, as is usual; 1 to look at: layer 0, head 8.",
+        ),
+        (["sharp"] * 9 + ["not measured"], "good", "Healthy: 9 of 10 heads select; 1 to look at: layer 0, head 9."),
+        (
+            ["sharp"] * 7 + ["fading"] * 3,
+            "look",
+            "Mixed: 7 of 10 heads select; 3 to look at: layer 0, heads 7, 8 and 9.",
+        ),
+        (["sharp"] * 7 + ["sink"] * 3, "good", "Healthy: 7 of 10 heads select, 3 are sinks, as is usual."),
         (
             ["selective"] * 40 + ["fading"] * 8,
             "good",
-            "Healthy: 40 of 48 heads select; 8 to look at: 4.0, 4.1, 4.2, 4.3, 4.4, 4.5 and 2 more.",
+            "Healthy: 40 of 48 heads select; 8 to look at: layer 4, heads 0, 1, 2, 3, 4 and 5, and 2 more.",
         ),
         (["selective"], "good", "Healthy: the only head selects."),
         (
             ["sharp"] * 5 + ["sink"] * 5,
-            "look",
-            "Sinks: 5 of 10 heads give more than half of the weight to the first token.",
+            "good",
+            "Sinks: 5 of 10 heads give more than half of the weight to the first token, as is usual.",
         ),
         (
             ["sharp"] * 5 + ["fading"] * 5,
@@ -65,7 +73,7 @@ def grown(result: Report, crossings: dict[tuple[int, int], tuple[int | None, int
     ],
 )  # fmt: skip
 def test_the_sentence(kinds: list[str], grade: str, sentence: str) -> None:
-    reply = answer(report(kinds)) if kinds else answer(replace(report(["sharp"]), heads=()))
+    reply = (report(kinds) if kinds else replace(report(["sharp"]), heads=())).answer
     assert (reply.grade, reply.sentence) == (grade, sentence)
     assert reply.rule.endswith(".")
 
@@ -99,17 +107,23 @@ EVENLY = "weight their keys almost evenly or no better than at random"
 def test_dispersing_names_the_length(
     crossings: dict[tuple[int, int], tuple[int | None, int | None]], sentence: str
 ) -> None:
-    reply = answer(grown(report(SCATTERED), crossings))
+    reply = grown(report(SCATTERED), crossings).answer
     assert (reply.grade, reply.sentence) == ("bad", sentence)
 
 
 def test_dispersing_without_growth_names_no_length() -> None:
-    reply = answer(replace(report(SCATTERED), growth=pl.DataFrame()))
+    reply = replace(report(SCATTERED), growth=pl.DataFrame()).answer
     assert reply.sentence == f"Dispersing: 3 of 10 heads {EVENLY}."
 
 
 def test_two_scattered_heads_of_ten_are_to_look_at() -> None:
-    assert answer(report(["sharp"] * 8 + ["uniform", "blurred"])).topic == "healthy"
+    assert report(["sharp"] * 8 + ["uniform", "blurred"]).answer.topic == "healthy"
+
+
+def test_sinks_do_not_hide_that_the_others_disperse_or_fade() -> None:
+    assert report(["sink"] * 6 + ["uniform"] * 4).answer.topic == "dispersing"
+    assert report(["sink"] * 5 + ["fading"] * 5).answer.topic == "fading"
+    assert report(["sink"] * 6 + ["fading"] * 4).answer.topic == "mixed"
 
 
 @pytest.mark.parametrize(
@@ -121,15 +135,15 @@ def test_two_scattered_heads_of_ten_are_to_look_at() -> None:
 )
 def test_hardly_learned_comes_before_all_others(kinds: list[str], sentence: str) -> None:
     result = report(kinds, verdicts=UNLEARNED)
-    reply = answer(result)
+    reply = result.answer
     assert (reply.grade, reply.topic, reply.sentence) == ("bad", NOT_LEARNED, sentence)
     assert reply.rule == "the rule of that verdict"
-    assert [step.command for step in next_steps(result, reply)] == ["abbe report embedded"]
+    assert [step.command for step in result.next_steps()] == ["abbe report embedded"]
 
 
 def test_json_has_the_answer_and_its_commands() -> None:
     content = json.loads(json.dumps(report(["sharp"] * 9 + ["fading"]).as_json()["answer"]))
-    assert content["sentence"] == "Healthy: 9 of 10 heads select; 1 to look at: 0.9."
+    assert content["sentence"] == "Healthy: 9 of 10 heads select; 1 to look at: layer 0, head 9."
     assert (content["grade"], content["topic"], content["heads"]) == ("good", "healthy", [[0, 9]])
     assert [list(step) for step in content["steps"]] == [["words", "command"]]
 
@@ -149,7 +163,7 @@ def alternatives(gains: dict[str, int]) -> pl.DataFrame:
 
 
 def steps_of(result: Report) -> list[tuple[str, str]]:
-    return [(step.words, step.command) for step in next_steps(result, answer(result))]
+    return [(step.words, step.command) for step in result.next_steps()]
 
 
 GAINING = alternatives({"baseline": 0, "entmax:alpha=1.5": 4, "sparsemax": 0, "softmax:temperature=0.7": 9})
@@ -158,8 +172,8 @@ MODEL = "abbe {} gpt2-like --text TEXT.txt"
 
 def test_a_gain_is_a_guess_with_its_test() -> None:
     ((words, command), _) = steps_of(report(["sharp"] * 10, alternatives=GAINING))
-    assert words.startswith("4 of 10 heads might gain from a sparse normalizer")
-    assert "swapped in without calibration it can raise the loss" in words
+    assert words.startswith("4 of 10 heads could be sparser")
+    assert "swapped in without calibration" in words
     assert command == "abbe compare gpt2-like --with entmax:alpha=1.5 --calibrate --length 1024 --text TEXT.txt"
 
 
@@ -232,8 +246,26 @@ def test_commands_name_the_model_and_the_text_and_are_ones_that_abbe_takes(
         assert rest[len(rest) - len(given) + 1 :] == given[1:]
 
 
+def test_the_report_with_more_windows_keeps_what_was_changed() -> None:
+    usual = {
+        "lengths": [64, 128, 256, 512, 1024],
+        "queries": 64,
+        "sizes": [1, 2, 5, 10, 20, 50, 100],
+        "vectors": "value",
+    }
+    changed = {"lengths": [32, 64], "queries": "all", "sizes": [5], "vectors": "hidden", "seed": 3}
+    for settings, kept in (
+        (usual | {"seed": 0}, ""),
+        (changed, "--lengths 32,64 --queries all --sizes 5 --vectors hidden "),
+    ):
+        few = made.MANIFEST | {"settings": settings | {"windows": 4}, "given": {"text": ["/a b/t.txt", "u.txt"]}}
+        *_, (_, command) = steps_of(report(["sharp"], manifest=few))
+        shared = f"{'--seed 3 ' if kept else ''}--text '/a b/t.txt' --text u.txt"
+        assert command == f"abbe report gpt2-like --windows 8 {kept}--out abbe-report-8-windows {shared}"
+
+
 def test_paths_stay_out_where_the_manifest_does() -> None:
     result = report(["sharp"] * 10, manifest=made.MANIFEST | {"model": {"name": "/home/ada/m", "kind": "decoder"}})
     assert "/home/ada/m" in steps_of(result)[0][1]
     passed_on = made.MANIFEST | {"model": {"name": "m", "kind": "decoder"}}
-    assert all("/home" not in step.command for step in next_steps(result, answer(result), passed_on))
+    assert all("/home" not in step.command for step in result.next_steps(passed_on))

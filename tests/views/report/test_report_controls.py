@@ -9,7 +9,6 @@ from pathlib import Path
 import made_up_report as made
 import polars as pl
 import pytest
-from inside import sample_as_json
 from page_in_browser import Opened, Seen, needs_browser
 from report_in_browser import PLACES, rows_given, value_of
 
@@ -328,7 +327,7 @@ def test_query_and_size_are_chosen_in_every_way(seen: Seen, report: Report) -> N
 @pytest.mark.slow
 def test_the_picture_of_the_ball(seen: Seen, report: Report) -> None:
     assert report.sample is not None
-    compact = sample_as_json(report.sample)
+    compact = report.sample.as_json()
     seen.cell(0, 0).click()
     given = rows_given(seen, "ball", seen.cell(2, 0).click)
     at = next(i for i, place in enumerate(zip(*(compact["rows"][k] for k in ("layer", "head", "query")), strict=True))

@@ -7,8 +7,6 @@ import gzip
 import json
 import math
 import re
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import made_up_report as made
@@ -16,12 +14,11 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import both_themes, chart_specifications, packed_table, plain_value, report_page, sample_as_json
+from inside import both_themes, chart_specifications, packed_table, plain_value, report_page
 from polars.testing import assert_frame_equal
 from unpacked_page import unpacked, unpacked_table
 
-import abbe
-from abbe.results import FORMAT, SCHEMA
+from abbe.results import SCHEMA
 from abbe.studies import Report
 
 
@@ -44,7 +41,7 @@ def test_the_table_is_that_of_the_run_with_five_digits(text: str, report: Report
 
 def test_the_sample_is_that_of_the_report(text: str, report: Report) -> None:
     assert report.sample is not None
-    assert json.loads(unpacked(text, "sample")) == json.loads(json.dumps(sample_as_json(report.sample)))
+    assert json.loads(unpacked(text, "sample")) == json.loads(json.dumps(report.sample.as_json()))
     assert json.loads(unpacked(report_page(made.small()), "sample")) is None
 
 
@@ -126,14 +123,3 @@ def test_empty_tables_and_columns() -> None:
 )
 def test_values_that_json_can_hold(value: Any, plain: Any) -> None:
     assert plain_value(value) == plain
-
-
-def test_a_folder_with_the_older_names_opens(tmp_path: Path) -> None:
-    finished = made.MANIFEST | {"format": FORMAT, "study": "report", "finished": True}
-    made_up = made.report(made.grid(2, 3), manifest=finished)
-    older = {name: name.replace("separable", "told_apart") for name in made_up.alternatives.columns}
-    baseline = pl.col("normalizer").replace("baseline", "own")
-    replace(made_up, alternatives=made_up.alternatives.rename(older).with_columns(baseline)).save(tmp_path / "run")
-    opened = abbe.open(tmp_path / "run")
-    assert isinstance(opened, Report)
-    assert_frame_equal(opened.alternatives, made_up.alternatives)

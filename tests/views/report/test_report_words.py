@@ -8,7 +8,6 @@ from typing import Any
 
 import made_up_report as made
 import pytest
-from inside import next_steps
 from rich.console import Console
 
 from abbe.studies import Report
@@ -102,7 +101,7 @@ def test_the_terminal_answers_first_with_commands_that_can_be_pasted(report: Rep
     flat = " ".join(lines.split())
     assert flat.index(report.answer.sentence) < flat.index("1. ") < flat.index("7.9 tokens")
     pasted = [shlex.split(part) for part in lines.replace("\\\n", "").splitlines() if "  abbe " in part]
-    steps = next_steps(made.report(made.grid(2, 3), manifest=named), report.answer)
+    steps = made.report(made.grid(2, 3), manifest=named).next_steps()
     assert pasted == [shlex.split(step.command) for step in steps]
     assert len(steps) == 3
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from inside import as_json, count, reproduction_page, script, vega
+from inside import as_json, reproduction_page, script, vega
 from inside import reproduce_facts as facts
 from made_up import CLAIMS, MANIFEST, figures, reproduction
 from parsed_page import HOSTILE, Page
@@ -155,13 +155,6 @@ def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
 def test_a_claim_on_a_figure_that_is_not_there_has_no_link() -> None:
     page = Page(reproduction_page(reproduction(figures={"3": figures()["3"]})))
     assert {value for _, _, value in page.asks if value and value.startswith("#")} == {"#figure-3"}
-
-
-def test_count() -> None:
-    holds, fails, open_ = (CLAIMS[i] for i in (0, 1, 2))
-    assert count((holds,)) == "1 of 1 statements hold."
-    assert count((holds, fails)) == "1 of 2 statements hold, 1 does not."
-    assert count((open_, open_)) == "0 of 2 statements hold, 2 cannot be judged."
 
 
 def test_facts_without_a_manifest() -> None:

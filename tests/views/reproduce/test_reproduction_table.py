@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import re
-from pathlib import Path
 
 import pytest
 from inside import plain
 from made_up import CLAIMS, MANIFEST, reproduction
 from rich.console import Console
 
-import abbe
-from abbe.results import FORMAT
 from abbe.studies import Claim, Reproduction
 from abbe.views import reproduction_table
 
@@ -74,14 +71,3 @@ def test_text_does_not_steer_the_terminal() -> None:
     assert not {"\x1b", "\x07", "\u202e", "\r"} & set(text)
     assert "[bold]x[/bold] [/]" in text
     assert plain("a\nb\tc\u2028d👩\u200d🔬") == "a b c d👩\u200d🔬"
-
-
-def test_a_folder_with_the_older_name_of_a_field_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    finished = MANIFEST | {"format": FORMAT, "study": "reproduce", "finished": True}
-    made_up = reproduction(manifest=finished)
-    content = made_up.as_json()
-    for claim in content["claims"]:
-        claim["found"] = claim.pop("measured")
-    monkeypatch.setattr(type(made_up), "as_json", lambda self: content)
-    opened = abbe.open(made_up.save(tmp_path / "run"))
-    assert opened.table.equals(made_up.table)

@@ -121,13 +121,8 @@ def _by_layer(flat: Mapping[str, Tensor]) -> dict[int, Sums]:
     of_layers: dict[int, Sums] = {}
     for key, x in flat.items():
         layer, _, name = key.partition("/")
-        of_layers.setdefault(int(layer), {})[newer_name(name)] = x
+        of_layers.setdefault(int(layer), {})[name] = x
     return of_layers
-
-
-def newer_name(name: str) -> str:
-    """The present name of a column or sum that older versions called otherwise."""
-    return name.replace("told_apart", "separable")
 
 
 def block_sums(baseline: Rows, values: Tensor, others: Sequence[Normalizer], generator: torch.Generator) -> Sums:

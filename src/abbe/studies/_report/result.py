@@ -1,141 +1,23 @@
-"""What a report consists of: numbers, sentences with their rule and evidence, and one window to look at."""
+"""The result of `report`: numbers, sentences with their rule and evidence, and one window to look at."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import polars as pl
 
 from ...results import TABLE, Result, Run, as_parquet, as_text
-from ...words.finding import NOT_LEARNED, Fact, Finding, KeyNumber
-from .heat import Heat
-
-if TYPE_CHECKING:
-    from .answer import Answer
-    from .next_steps import Step
+from ...words.finding import NOT_LEARNED, Finding, KeyNumber
+from ...words.manifest import model_name, part_of, text_name
+from .answer import Answer, Judged, Step, answer, next_steps
+from .heads import HeadVerdict
+from .sample import Sample
 
 ALTERNATIVES, SAMPLE, FINDINGS = "alternatives.parquet", "sample.json", "report.json"
-
-
-@dataclass(frozen=True)
-class HeadPattern:
-    """A pattern that a head shows: "previous-token head" or "induction head"."""
-
-    name: str
-    sentence: str
-    rule: str
-
-
-@dataclass(frozen=True)
-class HeadVerdict:
-    """What one head is, in one sentence.
-
-    Attributes:
-        layer: from 0.
-        head: from 0.
-        kind: sink, uniform, blurred, fading, sharp, selective or not measured.
-        sentence: the verdict.
-        rule: by which it is decided.
-        numbers: that the rule looks at.
-        patterns: that it shows besides its kind.
-    """
-
-    layer: int
-    head: int
-    kind: str
-    sentence: str
-    rule: str
-    numbers: Mapping[str, Fact]
-    patterns: tuple[HeadPattern, ...] = ()
-
-
-@dataclass(frozen=True)
-class Ball:
-    """The selected set of one size around its sum s, seen from s: every point at its true distance, in some direction.
-
-    Directions are azimuths around the line from s to the origin, where tokens without weight lie; distances are exact,
-    so points drawn inside the circle lie inside the ball.
-
-    Attributes:
-        size: N.
-        radius: distance of s from the nearest unselected point.
-        inside: of the selected, in the order of their weights: distance <= radius.
-        distances: of the selected from s.
-        angles: of the selected, in degrees.
-        other_keys: some of the unselected: the nearest, and some at random.
-        other_distances: of these from s.
-        other_angles: of these, in degrees.
-        intruders: unselected points that lie no farther from s than the farthest selected one.
-    """
-
-    size: int
-    radius: float
-    inside: tuple[bool, ...]
-    distances: tuple[float, ...]
-    angles: tuple[float, ...]
-    other_keys: tuple[int, ...]
-    other_distances: tuple[float, ...]
-    other_angles: tuple[float, ...]
-    intruders: int
-
-
-@dataclass(frozen=True)
-class SampleRow:
-    """One query of one head.
-
-    Attributes:
-        layer: from 0.
-        head: from 0.
-        query: its position in the window.
-        keys: of largest weight, in order.
-        weights: of these keys.
-        balls: one for every size below its keys.
-    """
-
-    layer: int
-    head: int
-    query: int
-    keys: tuple[int, ...]
-    weights: tuple[float, ...]
-    balls: tuple[Ball, ...]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One window to look at, and how every head treats some of its queries.
-
-    Attributes:
-        length: in tokens.
-        index: its number among the windows of its length.
-        tokens: as text.
-        sizes: N of the balls.
-        queries: their positions.
-        rows: one per query and head.
-        loss: of the next token in the window (of its last ones, if the vocabulary is large), in nats; None where the
-            model does not predict the next token.
-        guessing: loss of a model that gives all tokens the same probability, ln V, in nats.
-        heat: weights of all queries, coarse; None in samples of older versions.
-    """
-
-    length: int
-    index: int
-    tokens: tuple[str, ...]
-    sizes: tuple[int, ...]
-    queries: tuple[int, ...]
-    rows: tuple[SampleRow, ...]
-    loss: float | None = None
-    guessing: float | None = None
-    heat: Heat | None = None
-
-    def as_json(self) -> dict[str, Any]:
-        """In columns, as `sample_json` explains: for the run folder and for the page."""
-        from .sample_json import sample_as_json
-
-        return sample_as_json(self)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,11 +43,14 @@ class Report(Result):
     numbers: tuple[KeyNumber, ...]
     verdicts: tuple[Finding, ...]
     heads: tuple[HeadVerdict, ...]
-    growth: pl.DataFrame = field(repr=False)
-    floors: pl.DataFrame = field(repr=False)
-    alternatives: pl.DataFrame = field(repr=False)
+    growth: pl.DataFrame
+    floors: pl.DataFrame
+    alternatives: pl.DataFrame
     advice: tuple[Finding, ...] = ()
-    sample: Sample | None = field(default=None, repr=False)
+    sample: Sample | None = None
+
+    def __repr__(self) -> str:
+        return f"Report({model_name(self.manifest)} on {text_name(self.manifest)}: {self.answer.sentence})"
 
     @property
     def table(self) -> pl.DataFrame:
@@ -174,18 +59,8 @@ class Report(Result):
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """Of the run: on what, how, how long, and what was skipped."""
+        """The manifest of the run: on what, how, how long, and what was skipped."""
         return self.run.manifest
-
-    def next_steps(self, manifest: Mapping[str, Any] | None = None) -> tuple[Step, ...]:
-        """At most three things to do, in order of worth, each with its command.
-
-        Args:
-            manifest: whose model and text the commands name; by default that of the report.
-        """
-        from .next_steps import next_steps
-
-        return next_steps(self, self.answer, manifest)
 
     @property
     def learned(self) -> bool:
@@ -195,9 +70,21 @@ class Report(Result):
     @cached_property
     def answer(self) -> Answer:
         """How selective the attention is, in one sentence with its rule."""
-        from .answer import answer  # its rules use the types of this module
+        lengths = sorted(self.run.table["length"].drop_nulls().unique().to_list())
+        return answer(Judged(self.heads, self.verdicts, self.growth, lengths))
 
-        return answer(self)
+    def next_steps(self, manifest: Mapping[str, Any] | None = None) -> tuple[Step, ...]:
+        """At most three things to do, in order of worth, each with its command.
+
+        Args:
+            manifest: whose model and text the commands name; by default that of the report.
+        """
+        if self.sample is None:
+            has_loss = part_of(self.manifest, "model").get("kind") == "decoder"
+        else:  # whether the model predicts the next token, so that a swap can be judged by its loss
+            has_loss = self.sample.loss is not None
+        named = self.manifest if manifest is None else manifest
+        return next_steps(self.answer, self.run, self.alternatives, has_loss, named)
 
     def as_json(self) -> dict[str, Any]:
         """All but the table and the sample."""

@@ -1,13 +1,17 @@
-"""One window to look at: its tokens as text, and what every head selects for some queries, with its ball."""
+"""One window to look at: its tokens as text, what every head selects for some queries, with its ball, and heat maps."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ... import normalizers
+from ..._errors import AbbeError
 from ...measures import Rows
 from ...models import AttentionCall, LoadedModel, Tap, Text, Window
 from ...words.finding import Place
@@ -15,9 +19,6 @@ from .._engine.loss import loss_and_guessing
 from .._engine.settings import Settings
 from .._engine.vectors import token_vectors
 from .._engine.window import is_over, lacks_vectors, rows_of_call, seeded
-from .heat import Heat, heat_codes, heat_grid
-from .result import Ball, Sample, SampleRow
-from .sample_tokens import token_texts
 
 SIZES = (5, 20)
 LONGEST_WINDOW = 256  # tokens that fit on a screen
@@ -26,6 +27,208 @@ FEWEST_QUERIES = 2
 QUERIES = 8
 _NEAREST, _AT_RANDOM = 12, 10  # unselected points to show
 _ROUNDING = 1e-9  # relative to the length: anything shorter has no direction
+
+MOST_CELLS = 64  # along one side
+MOST_BYTES = 1_200_000  # over all heads: with very many of them, the maps get coarser
+LEAST = 1e-4  # of a weight: below, a cell is white on the map
+_STEPS = 254  # of a byte, whose 0 stands for less than LEAST
+_POWERS = 4  # from LEAST to 1
+
+CONTINUED = "·"  # a token that is only a later part of a character, which was shown with its first part
+LONGEST = 64  # characters of one token that are shown
+_LONGEST_GAP = 16  # characters between two tokens, which some tokenizers drop
+_MARGIN = 2000  # characters on either side, so that the cut does not change how the window's text is tokenised
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Heat:
+    """A heat map of every head on one window: some queries by stretches of keys, small enough for a page.
+
+    Rows are `queries`, column i holds the keys `edges[i]` to `edges[i + 1] - 1`.
+
+    `heads` has the bytes of every (layer, head), row by row. A cell is the sum of the weights on its stretch, so a row
+    sums to 1. It is stored as one byte on a logarithmic scale: 0 stands for less than 10^-4, 1 to 255 for 10^-4 to 1 in
+    equal factors of 3.7 %.
+    """
+
+    queries: tuple[int, ...]
+    edges: tuple[int, ...]
+    heads: Mapping[tuple[int, int], bytes] = field(repr=False)
+
+    def as_json(self) -> dict[str, Any]:
+        """In columns, the bytes of a head as base64."""
+        return {
+            "queries": self.queries,
+            "edges": self.edges,
+            "layer": [layer for layer, _ in self.heads],
+            "head": [head for _, head in self.heads],
+            "weights": [base64.b64encode(codes).decode("ascii") for codes in self.heads.values()],
+        }
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Heat:
+        codes = map(base64.b64decode, stored["weights"])
+        places = zip(stored["layer"], stored["head"], strict=True)
+        return cls(tuple(stored["queries"]), tuple(stored["edges"]), dict(zip(places, codes, strict=True)))
+
+
+@dataclass(frozen=True)
+class Ball:
+    """The selected set of one size around its sum s, seen from s: every point at its true distance, in some direction.
+
+    Directions are azimuths around the line from s to the origin, where tokens without weight lie; distances are exact,
+    so points drawn inside the circle lie inside the ball.
+
+    Attributes:
+        size: N.
+        radius: distance of s from the nearest unselected point.
+        inside: of the selected, in the order of their weights: distance <= radius.
+        distances: of the selected from s.
+        angles: of the selected, in degrees.
+        other_keys: some of the unselected: the nearest, and some at random.
+        other_distances: of these from s.
+        other_angles: of these, in degrees.
+        intruders: unselected points that lie no farther from s than the farthest selected one.
+    """
+
+    size: int
+    radius: float
+    inside: tuple[bool, ...]
+    distances: tuple[float, ...]
+    angles: tuple[float, ...]
+    other_keys: tuple[int, ...]
+    other_distances: tuple[float, ...]
+    other_angles: tuple[float, ...]
+    intruders: int
+
+
+@dataclass(frozen=True)
+class SampleRow:
+    """One query of one head.
+
+    Attributes:
+        layer: from 0.
+        head: from 0.
+        query: its position in the window.
+        keys: of largest weight, in order.
+        weights: of these keys.
+        balls: one for every size below its keys.
+    """
+
+    layer: int
+    head: int
+    query: int
+    keys: tuple[int, ...]
+    weights: tuple[float, ...]
+    balls: tuple[Ball, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One window to look at, and how every head treats some of its queries.
+
+    Attributes:
+        length: in tokens.
+        index: its number among the windows of its length.
+        tokens: as text.
+        sizes: N of the balls.
+        queries: their positions.
+        rows: one per query and head.
+        loss: of the next token in the window (of its last ones, if the vocabulary is large), in nats; None where the
+            model does not predict the next token.
+        guessing: loss of a model that gives all tokens the same probability, ln V, in nats.
+        heat: weights of all queries, coarse; None if no layer attends over the window itself.
+    """
+
+    length: int
+    index: int
+    tokens: tuple[str, ...]
+    sizes: tuple[int, ...]
+    queries: tuple[int, ...]
+    rows: tuple[SampleRow, ...]
+    loss: float | None = None
+    guessing: float | None = None
+    heat: Heat | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The compact form for the run folder and the page.
+
+        Columns instead of rows, so that no name is written twice:
+
+            {"length", "index", "tokens", "sizes", "queries", "loss", "guessing",
+             "rows": {"layer", "head", "query", "keys", "weights"},             one entry per row
+             "heat": {"queries", "edges", "layer", "head", "weights"},          null without heat maps
+             "balls": {"5": {"radius", "inside", "distances", "angles", "scale", "intruders",
+                             "other_keys", "other_distances", "other_angles"}}}  one entry per row; null without a ball
+
+        A distance (and the radius) is a whole number of thousandths of the largest distance in its ball, which `scale`
+        holds; angles are whole degrees, `inside` is a string of 0 and 1, weights have 4 significant digits.
+        """
+        rows = {name: [getattr(row, name) for row in self.rows] for name in _ROW}
+        rows["weights"] = [[_digits(weight, 4) for weight in weights] for weights in rows["weights"]]
+        balls = {}
+        for size in self.sizes:
+            of_rows = [next((ball for ball in row.balls if ball.size == size), None) for row in self.rows]
+            stored = [dict.fromkeys(_BALL) if ball is None else _stored_ball(ball) for ball in of_rows]
+            balls[str(size)] = {name: [ball[name] for ball in stored] for name in _BALL}
+        heat = None if self.heat is None else self.heat.as_json()
+        return vars(self) | {"rows": rows, "balls": balls, "heat": heat}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> Sample:
+        """The inverse of `as_json`, as exact as that form is."""
+        by_size = [(int(size), _records(balls)) for size, balls in stored["balls"].items()]
+        rows = [
+            SampleRow(
+                **row,
+                balls=tuple(_ball(size, balls[place]) for size, balls in by_size if balls[place]["scale"] is not None),
+            )
+            for place, row in enumerate(_records(stored["rows"]))
+        ]
+        heat = None if stored["heat"] is None else Heat.from_json(stored["heat"])
+        plain = {key: _frozen(value) for key, value in stored.items() if key != "balls"}
+        return cls(**plain | {"rows": tuple(rows), "heat": heat})
+
+
+_UNITS = 1000  # of the scale of a ball: finer than a pixel of its picture
+_ROW = ("layer", "head", "query", "keys", "weights")
+_BALL = (*(field.name for field in fields(Ball) if field.name != "size"), "scale")
+_ANGLES, _DISTANCES = ("angles", "other_angles"), ("distances", "other_distances")
+
+
+def _records(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """Rows from columns; lists become tuples."""
+    return [dict(zip(columns, map(_frozen, row), strict=True)) for row in zip(*columns.values(), strict=True)]
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _stored_ball(ball: Ball) -> dict[str, Any]:
+    scale = _digits(max(*ball.distances, *ball.other_distances), 6)
+
+    def units(distance: float) -> int:
+        return round(_UNITS * distance / scale) if scale else 0
+
+    inside = "".join("01"[member] for member in ball.inside)
+    stored = vars(ball) | {"scale": scale, "radius": units(ball.radius), "inside": inside}
+    stored |= {name: [units(distance) for distance in stored[name]] for name in _DISTANCES}
+    return stored | {name: [round(angle) % 360 for angle in stored[name]] for name in _ANGLES}
+
+
+def _ball(size: int, stored: Mapping[str, Any]) -> Ball:
+    unit = stored["scale"] / _UNITS
+    ball = {name: value for name, value in stored.items() if name != "scale"}
+    ball |= {"radius": ball["radius"] * unit, "inside": tuple(letter == "1" for letter in ball["inside"])}
+    ball |= {name: tuple(distance * unit for distance in ball[name]) for name in _DISTANCES}
+    return Ball(size=size, **ball | {name: tuple(map(float, ball[name])) for name in _ANGLES})
+
+
+def _digits(number: float, digits: int) -> float:
+    return float(f"{number:.{digits}g}")
 
 
 def sample_window(windows: Sequence[Window]) -> Window:
@@ -193,3 +396,88 @@ def azimuths(weighted: Tensor, centre: Tensor) -> Tensor:
     first, second = along.unbind(-1)
     # Adding 0 turns -0 into 0: for a point without direction, atan2 of 0 and -0 would give 180 degrees.
     return torch.rad2deg(torch.atan2(second + 0.0, first + 0.0)).remainder(360)
+
+
+def heat_grid(length: int, heads: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Queries and edges for a window: all of them if it is short, else the last query of each of equal stretches."""
+    side = min(length, MOST_CELLS, max(8, int((MOST_BYTES / max(1, heads)) ** 0.5)))
+    edges = tuple(length * i // side for i in range(side + 1))
+    return tuple(edge - 1 for edge in edges[1:]), edges
+
+
+def heat_codes(weights: Tensor, edges: Sequence[int]) -> list[bytes]:
+    """The cells of every head, from the weights (head, query, key) of the queries of the grid."""
+    stretch = torch.bucketize(torch.arange(weights.shape[-1]), torch.tensor(edges[1:]), right=True)
+    sums = torch.zeros(*weights.shape[:-1], len(edges) - 1, dtype=torch.float64)
+    sums.index_add_(-1, stretch, weights.double())
+    shares = sums.nan_to_num(0.0).clamp(LEAST, 1.0)
+    codes = 1 + (_STEPS * (shares.log10() / _POWERS + 1)).round()
+    codes = torch.where(sums >= LEAST, codes, 0.0).to(torch.uint8)
+    return [bytes(head.flatten().tolist()) for head in codes]
+
+
+def weight_of(code: int) -> float:
+    """The weight that a byte stands for."""
+    return 0.0 if code == 0 else float(10.0 ** (_POWERS * ((code - 1) / _STEPS - 1)))
+
+
+def token_texts(tokenizer: Any, text: Text, window: Window) -> tuple[str, ...]:
+    """One string per token; joined without marks and special tokens they are the window's text.
+
+    Whitespace that a tokenizer drops goes with the token after it. A special token, or one that stands for no
+    character, is shown by its name. A later part of a character is shown as "·", a long token is cut.
+    """
+    ids = window.tokens.tolist()
+    before, after = _special_counts(tokenizer)
+    stop = len(ids) - after
+    spans = _spans(tokenizer, text, window, ids[before:stop])
+    names = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
+    return (*names[:before], *_texts(text.content, spans, names[before:stop]), *names[stop:])
+
+
+def _special_counts(tokenizer: Any) -> tuple[int, int]:
+    """How many special tokens the tokenizer adds before and after a text."""
+    special = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)["special_tokens_mask"]
+    return special.index(0), special[::-1].index(0)
+
+
+def _spans(tokenizer: Any, text: Text, window: Window, ids: Sequence[int]) -> list[Span]:
+    """The characters of every token, by tokenising the window's surroundings again: a whole text may take long."""
+    margin = _MARGIN
+    while True:
+        start, end = max(0, window.start - margin), min(len(text.content), window.end + margin)
+        encoded = tokenizer(
+            text.content[start:end], add_special_tokens=False, return_offsets_mapping=True, truncation=False,
+            padding=False, verbose=False,
+        )  # fmt: skip
+        spans = [(first + start, last + start) for first, last in encoded["offset_mapping"]]
+        place = _place(encoded["input_ids"], spans, ids, window)
+        if place is not None:
+            return spans[place : place + len(ids)]
+        if (start, end) == (0, len(text.content)):
+            raise AbbeError(f"{text.name} has no window {window.index} of {window.length} tokens: another text?")
+        margin *= 16
+
+
+def _place(encoded: Sequence[int], spans: Sequence[Span], ids: Sequence[int], window: Window) -> int | None:
+    """Where the window's tokens start among the encoded ones, with the span of the window."""
+    for place in (place for place, span in enumerate(spans) if span[0] == window.start):
+        last = place + len(ids) - 1
+        if last < len(spans) and spans[last][1] == window.end and list(encoded[place : last + 1]) == list(ids):
+            return place
+    return None
+
+
+def _texts(content: str, spans: Sequence[Span], names: Sequence[str]) -> list[str]:
+    texts: list[str] = []
+    done = spans[0][0]  # all characters before this one have been shown
+    for (start, end), name in zip(spans, names, strict=True):
+        if start == end:
+            texts.append(name)
+            continue
+        gap, part = content[max(done, start - _LONGEST_GAP) : start], content[max(done, start) : end]
+        if len(part) > LONGEST:
+            part = part[: LONGEST - 1] + "…"
+        texts.append(gap + part if part else CONTINUED)
+        done = max(done, end)
+    return texts

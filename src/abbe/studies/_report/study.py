@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,8 @@ from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Tap, Text, Windows, evaluating, tap
 from ...results import Run, opened_run, read_content, read_manifest, read_table
-from ...words.finding import NOT_LEARNED
-from ...words.names import BASELINE
 from .._engine.folder import RunFolder
 from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
-from .._engine.lookup import Lookup
 from .._engine.measuring import measure_run, windows_of
 from .._engine.parts import JSON, Parts
 from .._engine.passes import PassReader, read_window
@@ -27,21 +25,11 @@ from .._engine.sharing.crew import independently, is_shared, leave_to_merge, sha
 from .._engine.sharing.runs import merged_run
 from .._engine.watch import watching
 from .._engine.window import check_model, check_tokens
-from .advice import advice
-from .alternatives import (
-    ALTERNATIVES_SCHEMA,
-    AlternativesReader,
-    alternatives_windows,
-    kept_alternatives,
-    newer_name,
-)
-from .head_verdicts import head_verdicts
-from .key_numbers import key_numbers
-from .limits import floors, growth
-from .result import ALTERNATIVES, SAMPLE, Report, Sample
-from .sample import SampleReader, sample_window
-from .sample_json import sample_from_json
-from .verdicts import verdicts
+from .alternatives import ALTERNATIVES_SCHEMA, AlternativesReader, alternatives_windows, kept_alternatives
+from .heads import growth, head_verdicts
+from .result import ALTERNATIVES, SAMPLE, Report
+from .rules import ADVICE, VERDICTS, Evidence, findings, key_numbers
+from .sample import Sample, SampleReader, sample_window
 
 _OVERHEAD = 2.0  # time with these measures over time without
 _SAMPLE = "sample/window"  # part of a shared folder
@@ -102,7 +90,8 @@ def report(
         with independently():
             closer.share_sample()
         leave_to_merge()
-        return _finished(run, closer.skipped, *closer.extras(), place)
+        given = {"given": {"text": _files_given(text)}}
+        return _finished(Run(run.table, {**run.manifest, **given}), closer.skipped, *closer.extras(), place)
 
 
 def merged_report(folder: Path, board: Board, say: Callable[[str], object]) -> Report | None:
@@ -134,16 +123,29 @@ def _finished(
 
 def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Sample | None = None) -> Report:
     """What the measurements say; nothing is measured here."""
-    table = Lookup(run)
     if alternatives is None:
         alternatives = pl.DataFrame(schema=ALTERNATIVES_SCHEMA)
-    fragile = floors(table)
-    findings = verdicts(table, fragile, sample)
-    learned = all(finding.topic != NOT_LEARNED for finding in findings)
+    evidence = Evidence(run, alternatives, sample)
     return Report(
-        run=run, numbers=key_numbers(table), verdicts=findings, heads=head_verdicts(table), growth=growth(table),
-        floors=fragile, alternatives=alternatives, advice=advice(table, fragile, alternatives, learned), sample=sample,
-    )  # fmt: skip
+        run=run,
+        numbers=key_numbers(evidence),
+        verdicts=findings(evidence, VERDICTS),
+        heads=head_verdicts(evidence.heads),
+        growth=growth(evidence.table),
+        floors=evidence.floors,
+        alternatives=alternatives,
+        advice=findings(evidence, ADVICE),
+        sample=sample,
+    )
+
+
+def _files_given(text: TextLike | None) -> list[str] | None:
+    """The files as the user named them, for the commands of the report; None for a text in memory."""
+    if text is None:
+        return []
+    named = [text] if isinstance(text, str | os.PathLike) else [] if isinstance(text, Text) else list(text)
+    files = [os.fspath(file) for file in named]
+    return files if files and all(file == "-" or os.path.isfile(os.path.expanduser(file)) for file in files) else None
 
 
 def _lengths(lengths: int | Sequence[int] | None, context: int | None) -> int | Sequence[int] | None:
@@ -200,7 +202,7 @@ class _CloserLook:
 
 def _kept_sample(parts: Parts) -> Sample | None:
     stored = parts.json(_SAMPLE)
-    return None if stored is None else sample_from_json(stored)
+    return None if stored is None else Sample.from_json(stored)
 
 
 def _kept(kept: RunFolder) -> Extras | None:
@@ -218,12 +220,10 @@ def _read_extras(folder: Path, stored: Mapping[str, Any]) -> Extras:
     """Of a finished report; `stored` is its manifest with the checksums."""
     content = read_content(folder / SAMPLE, stored)
     try:
-        sample = None if content["sample"] is None else sample_from_json(content["sample"])
+        sample = None if content["sample"] is None else Sample.from_json(content["sample"])
     except (KeyError, TypeError, ValueError, IndexError):
         raise AbbeError(f"{folder / SAMPLE} is damaged: it is incomplete") from None
-    alternatives = read_table(folder / ALTERNATIVES, stored)
-    older_baseline = pl.col("normalizer").replace("own", BASELINE)
-    return alternatives.rename(newer_name).with_columns(older_baseline), sample
+    return read_table(folder / ALTERNATIVES, stored, ALTERNATIVES_SCHEMA), sample
 
 
 def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:

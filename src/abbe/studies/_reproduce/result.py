@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any, ClassVar, Literal
 import polars as pl
 
 from ...results import Result, as_parquet, as_text, read_content, read_table
+from ...words.manifest import model_name, part_of, text_name
 
 SUMMARY = "reproduction.json"
 
 Answer = Literal["holds", "does not hold", "cannot be judged"]
+QUICK = "A quick look, not a result: few windows, queries and sizes; without --quick the answers may differ."
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +53,6 @@ class Figure:
     name: str
     tables: Mapping[str, pl.DataFrame] = field(repr=False)
     about: Mapping[str, Any] = field(default_factory=dict)
-
-
-_OLDER = {"found": "measured"}  # fields of claims in folders of older versions
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,28 @@ class Reproduction(Result):
     study: ClassVar[str] = "reproduce"
     page: ClassVar[str] = "reproduce.html"
 
-    manifest: Mapping[str, Any] = field(repr=False)
+    manifest: Mapping[str, Any]
     figures: Mapping[str, Figure]
-    claims: tuple[Claim, ...] = field(repr=False)
+    claims: tuple[Claim, ...]
     seconds: Mapping[str, float]
+
+    def __repr__(self) -> str:
+        where = f"{model_name(self.manifest)} on {text_name(self.manifest)}, figures {', '.join(self.figures)}"
+        return f"Reproduction({where}: {self.answer})"
+
+    @property
+    def answer(self) -> str:
+        """How many of the paper's statements hold, in one sentence; it says if this is only a quick look."""
+        if not self.claims:
+            return "No statement was judged."
+        counts: Counter[Answer] = Counter(claim.answer for claim in self.claims)
+        parts = [f"{counts['holds']} of {len(self.claims)} statements hold"]
+        if counts["does not hold"]:
+            parts.append(f"{counts['does not hold']} {'does' if counts['does not hold'] == 1 else 'do'} not")
+        if counts["cannot be judged"]:
+            parts.append(f"{counts['cannot be judged']} cannot be judged")
+        look = f" {QUICK}" if part_of(self.manifest, "settings").get("quick") else ""
+        return f"{', '.join(parts)}.{look}"
 
     @property
     def table(self) -> pl.DataFrame:
@@ -114,13 +132,20 @@ class Reproduction(Result):
         return files
 
     def as_json(self) -> dict[str, Any]:
-        """Statements, critical N under every reading, times and manifest."""
+        """Answer, statements, critical N under every reading, times and manifest."""
         claims = [asdict(claim) for claim in self.claims]
         table = self.figures["2c"].tables.get("readings") if "2c" in self.figures else None
         readings = {} if table is None else {"critical_n": table.to_dicts()}
         about = {name: dict(figure.about) for name, figure in self.figures.items()}
         seconds = {"figure_seconds": dict(self.seconds)}
-        return {"claims": claims, **readings, "figures": about, **seconds, "manifest": dict(self.manifest)}
+        return {
+            "answer": self.answer,
+            "claims": claims,
+            **readings,
+            "figures": about,
+            **seconds,
+            "manifest": dict(self.manifest),
+        }
 
 
 def opened_reproduction(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reproduction:
@@ -133,5 +158,5 @@ def opened_reproduction(folder: Path, manifest: Mapping[str, Any], stored: Mappi
             for path in sorted((folder / "data").glob(f"{start}*.parquet"))
         }
         figures[name] = Figure(name, tables, about)
-    claims = tuple(Claim(**{_OLDER.get(name, name): x for name, x in claim.items()}) for claim in content["claims"])
+    claims = tuple(Claim(**claim) for claim in content["claims"])
     return Reproduction(manifest, figures, claims, content["figure_seconds"])

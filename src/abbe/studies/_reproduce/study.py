@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,23 +26,12 @@ from .._engine.sharing.calls import shareable
 from .._engine.sharing.crew import independently, leave_to_merge
 from .._engine.watch import Watch, watching
 from .._engine.window import check_tokens
-from . import claims_distance as distance
-from . import claims_weights as weights
-from .plan import LENGTHS, Part, plan
-from .result import Claim, Figure, Reproduction
-from .tables import drift_figure, make_figure
+from .claims import judge
+from .figures import LENGTHS, Part, drift_figure, make_figure, plan
+from .result import Reproduction
 
 _RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
-# The rules are ours, as the paper states most of this in words; each is reported with its answer.
-_RULES: Mapping[str, Sequence[Callable[[Figure], Claim]]] = {
-    "2a": (distance.growth, distance.bound_is_loose, distance.formula_is_upper_bound),
-    "2b": (distance.plateau,),
-    "2c": (distance.critical_share, distance.critical_growth, distance.collapse),
-    "3": (weights.separability_falls, weights.separability_settles),
-    "4": (weights.growth_at_low_temperature, weights.ceiling),
-    DRIFT: (weights.drift_with_size, weights.drift_with_length),
-}
 
 
 @shareable
@@ -140,11 +129,6 @@ def _judged(
         {**facts, **_of_all_runs(runs, facts["settings"], too_short)}, parts, {"total": sum(seconds.values())}, again
     )
     return Reproduction(manifest, figures, judge(figures), seconds)
-
-
-def judge(figures: Mapping[str, Figure]) -> tuple[Claim, ...]:
-    """All statements for which there is a figure."""
-    return tuple(rule(figures[name]) for name, rules in _RULES.items() if name in figures for rule in rules)
 
 
 def _seconds(runs: Iterable[Run]) -> float:

@@ -16,7 +16,7 @@ from .figures import specification
 from .words import WORDS, settings_line
 
 if TYPE_CHECKING:
-    from ...studies import Claim, Figure, Reproduction
+    from ...studies import Figure, Reproduction
 
 ANSWERS = {"holds": ("✓", "good"), "does not hold": ("✗", "bad"), "cannot be judged": ("?", "soft")}
 READINGS_NOTE = "In brackets: the share of the tests that reject at every N. The number is that of the middle test."
@@ -31,7 +31,7 @@ def reproduction_page(reproduction: Reproduction) -> str:
         scripts=[vega(), script("page.js"), script("charts.js")],
         model=model_name(manifest),
         facts=facts(reproduction),
-        count=count(reproduction.claims),
+        count=reproduction.answer,
         claims=[(claim, *ANSWERS[claim.answer], numbers_of(claim.numbers)) for claim in reproduction.claims],
         figures=[(figure, WORDS[figure.name], settings_line(figure), _tables(figure)) for figure in shown],
         readings=readings_rows(reproduction),
@@ -85,17 +85,6 @@ def _windows(settings: Mapping[str, Any], windows: Any) -> str:
     lengths = settings.get("lengths") or ()
     tokens = f"{', '.join(str(length) for length in lengths)} tokens" if lengths else ""
     return _joined(tokens, "" if number is None else f"{number} of each length" if tokens else str(number))
-
-
-def count(claims: tuple[Claim, ...]) -> str:
-    """One line: how many statements hold."""
-    answers = [claim.answer for claim in claims]
-    parts = [f"{answers.count('holds')} of {len(claims)} statements hold"]
-    if answers.count("does not hold"):
-        parts.append(f"{answers.count('does not hold')} {'does' if answers.count('does not hold') == 1 else 'do'} not")
-    if answers.count("cannot be judged"):
-        parts.append(f"{answers.count('cannot be judged')} cannot be judged")
-    return ", ".join(parts) + "." if claims else "No statement was judged."
 
 
 def readings_rows(reproduction: Reproduction) -> tuple[int, list[str], list[list[str]]] | None:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .._shared.terminal import new_table, plain, skipped_lines
-from .page import ANSWERS, READINGS_NOTE, count, facts, readings_rows, times
+from .page import ANSWERS, READINGS_NOTE, facts, readings_rows, times
 
 if TYPE_CHECKING:
     from ...studies import Reproduction
@@ -37,7 +37,7 @@ def reproduction_table(reproduction: Reproduction) -> RenderableType:
     parts: list[RenderableType] = [
         Text.assemble((f"{name}: ", "bold"), plain(value)) for name, value in facts(reproduction)
     ]
-    parts += [_claims(reproduction), Text(count(reproduction.claims), style="bold")]
+    parts += [_claims(reproduction), Text(reproduction.answer, style="bold")]
     readings = readings_rows(reproduction)
     parts += [_readings(*readings), Text(READINGS_NOTE, style="dim")] if readings else []
     if times(reproduction):

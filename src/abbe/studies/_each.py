@@ -1,4 +1,4 @@
-"""report_each: reports of many models or checkpoints, and one table and page above them."""
+"""report_each: the reports of many models or checkpoints, each in its folder, and one table and page above them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,61 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import polars as pl
 from rich.console import Console
 
-from ..._errors import AbbeError
-from ..._files import CannotWrite
-from ..._locks import held
-from ...models import PULLABLE
-from .. import _open
-from .._engine.inputs import as_folder
-from .._engine.measuring import study_facts
-from .._engine.sharing.board import one_line
-from .._engine.sharing.calls import current_engine, read_once
-from .._engine.watch import Watch
-from .._report.result import Report
-from .._report.study import report
-from .result import SCHEMA, Reports, row_of
+from .._errors import AbbeError
+from .._files import CannotWrite
+from .._locks import held
+from ..models import PULLABLE
+from ..results import Result, as_parquet, read_manifest, read_table
+from ..words.numbers import many
+from ._engine.inputs import as_folder
+from ._engine.measuring import study_facts
+from ._engine.sharing.board import one_line
+from ._engine.sharing.calls import current_engine, read_once
+from ._engine.watch import Watch
+from ._report.study import opened_report, report
 
+TABLE = "models.parquet"
+NUMBERS = ("effective_tokens", "separability", "critical_n", "decay", "sensitivity")
+_OF_NUMBERS = {f"{name}{end}": pl.Float64 for name in NUMBERS for end in ("", "_low", "_high")}
+SCHEMA: dict[str, Any] = {
+    "model": pl.String, "folder": pl.String, "grade": pl.String, "answer": pl.String, **_OF_NUMBERS,
+    "seconds": pl.Float64, "skipped": pl.String,
+}  # fmt: skip
 _NAMES = ("embedded", *PULLABLE)
+
+
+@dataclass(frozen=True, eq=False)
+class Reports(Result):
+    """The result of `report_each`.
+
+    Attributes:
+        table: a row per model in the given order: its answer and the five numbers of its report with their intervals,
+            the folder of the report within this one, and in `skipped` why there is none.
+        manifest: as for every study; `models` lists the requested models.
+    """
+
+    table: pl.DataFrame
+    manifest: Mapping[str, Any]
+
+    study: ClassVar[str] = "report --each"
+    page: ClassVar[str] = "index.html"
+
+    def __repr__(self) -> str:
+        answered = self.table["answer"].drop_nulls().len()
+        return f"Reports({many(self.table.height, 'model')}, {answered} measured: {', '.join(self.table['model'])})"
+
+    def as_json(self) -> dict[str, Any]:
+        return {"table": self.table.to_dicts(), "manifest": dict(self.manifest)}
+
+    def _files(self) -> dict[str, bytes | str]:
+        return {TABLE: as_parquet(self.table)}
 
 
 def report_each(
@@ -116,7 +150,7 @@ def _folders(models: Sequence[str]) -> dict[str, str]:
 
 
 def _as_name(path: str) -> str:
-    return "".join(one if one.isalnum() or one in ".-_" else "-" for one in path).strip(".-") or "model"
+    return "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in path).strip(".-") or "model"
 
 
 def _measured(
@@ -146,12 +180,15 @@ def _measured(
 
 
 def _row(model: str, name: str, root: Path, reason: str | None) -> dict[str, Any]:
-    if reason is None:
-        opened = _open.open(root / name)
-        assert isinstance(opened, Report)
-        seconds = (opened.manifest.get("seconds") or {}).get("total")
-        return row_of(model, name, opened.answer, opened.numbers, seconds)
-    return dict.fromkeys(SCHEMA) | {"model": model, "skipped": reason}
+    row = dict.fromkeys(SCHEMA) | {"model": model}
+    if reason is not None:
+        return row | {"skipped": reason}
+    opened = opened_report(root / name, *read_manifest(root / name))
+    for number_name, number in zip(NUMBERS, opened.numbers, strict=True):
+        row |= {number_name: number.value, f"{number_name}_low": number.low, f"{number_name}_high": number.high}
+    seconds = (opened.manifest.get("seconds") or {}).get("total")
+    answer = {"grade": opened.answer.grade, "answer": opened.answer.sentence}
+    return row | answer | {"folder": name, "seconds": seconds}
 
 
 def _manifest(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
@@ -167,3 +204,7 @@ def _manifest(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any], sec
         "seconds": {"total": round(seconds, 3)},
         "finished": True,
     }
+
+
+def opened_reports(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reports:
+    return Reports(read_table(folder / TABLE, stored, SCHEMA), manifest)

@@ -1,1 +1,0 @@
-"""Many models at once."""
