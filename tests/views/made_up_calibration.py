@@ -5,7 +5,8 @@ from __future__ import annotations
 import polars as pl
 from inside import HEADS_SCHEMA, PARAMETERS_SCHEMA, StageLoss
 
-from abbe.studies import Calibration, Interval
+from abbe.results import Estimate
+from abbe.studies import Calibration
 
 
 def made_up(tuned: bool) -> Calibration:
@@ -16,7 +17,7 @@ def made_up(tuned: bool) -> Calibration:
     heads = pl.DataFrame(places | errors | zeros, HEADS_SCHEMA)
     if not tuned:
         heads = heads.with_columns(pl.lit(None, pl.Float64).alias(name) for name in ("error_tuned", "zeros_tuned"))
-    interval = Interval(18.321, 17.89, 18.752)
+    interval = Estimate(18.321, 17.89, 18.752)
     stages = ("baseline", "swapped", "calibrated", "fine-tuned")[: 3 + tuned]
     losses = tuple(StageLoss(stage, interval, interval, interval) for stage in stages)
     manifest = {"model": {"name": "made-up"}, "skipped": []}

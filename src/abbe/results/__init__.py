@@ -1,6 +1,7 @@
 """Results of studies: a table, a manifest, and common ways to save, show and reopen them."""
 
 from .._files import finite
+from ._estimate import Estimate
 from ._result import (
     FORMAT,
     MANIFEST,
@@ -34,6 +35,7 @@ __all__ = [
     "STEPS",
     "TABLE",
     "TRAINING_SCHEMA",
+    "Estimate",
     "Result",
     "Run",
     "StepsFile",
