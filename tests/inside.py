@@ -51,6 +51,7 @@ MODULES = {
     "triton_run": "abbe.normalizers._triton.run",
     "results_training": "abbe.results._training",
     "capacity_losses": "abbe.studies._capacity.losses",
+    "compare_result": "abbe.studies._compare.result",
     "compare_study": "abbe.studies._compare.study",
     "cost_probe": "abbe.studies._cost.probe",
     "cost_study": "abbe.studies._cost.study",
@@ -119,7 +120,8 @@ NAMES = {
     "abbe.studies._compare.rule": "COVERAGE compare_judge=judge rule",
     "abbe.studies._compare.study": "SwapReader",
     "abbe.studies._compare.tables": (
-        "_plain capacities cell_numbers compare_losses=losses curve_record gain_numbers needle_table"
+        "_mean _plain _sensitivities capacities cell_numbers compare_losses=losses curve_record gain_numbers "
+        "needle_table"
     ),
     "abbe.studies._cost.rates": "OPERATIONS Rates TRAFFIC",
     "abbe.studies._diff.fitted": "fitted_rows",
@@ -142,8 +144,8 @@ NAMES = {
     "abbe.studies._engine.sharing.board": "Board Unit",
     "abbe.studies._engine.sharing.crew": "Worker",
     "abbe.studies._engine.swapped": (
-        "_weights at_equal_selectivity baseline_logits costs effective_tokens matched_temperatures peak_megabytes spread "
-        "theory"
+        "_weights at_equal_selectivity baseline_logits costs effective_tokens matched_temperatures peak_megabytes "
+        "spread theory"
     ),
     "abbe.studies._engine.tables": "_largest table",
     "abbe.studies._engine.truncation": (
