@@ -76,6 +76,8 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
     places = [span for part in ("training", "validation", "test") for span in result.manifest["windows"][part]]
     assert [span["start"] for span in places] == sorted(span["start"] for span in places)
     assert result.manifest["cut"] == []
+    assert repr(result).startswith("Lift(")
+    assert len(repr(result)) < 200
 
 
 def test_a_model_that_nothing_helps_is_not_lifted() -> None:
