@@ -21,7 +21,7 @@ import abbe
 
 parser = argparse.ArgumentParser(description="Lift the embedded model, export it, load the export.")
 parser.add_argument("--out", type=Path, default=Path("example-lift"), help="folder for search, model and picture")
-parser.add_argument("--windows", type=int, default=6, help="to choose and to judge on; fewer than 6 never lift")
+parser.add_argument("--windows", type=int, default=6, help="of validation and of test text; fewer than 6 never lift")
 parser.add_argument("--length", type=int, default=256, help="tokens per window")
 parser.add_argument("--steps", type=int, default=8, help="of tuning, for the plans of the last round")
 options, _ = parser.parse_known_args()  # the kernel of a notebook has arguments of its own
@@ -84,7 +84,7 @@ print(f"{(again - softmax).abs().max():.1e}")
 # %% [markdown]
 # ## The picture
 #
-# Every plan that was tried, on the part to choose on: how many keys it drops, and what that costs.
+# Every plan that was tried, on the validation text: how many keys it drops, and what that costs.
 
 # %%
 plans = lifted.plans.with_columns(

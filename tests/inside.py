@@ -46,16 +46,14 @@ MODULES = {
     "triton_choice": "abbe.normalizers._triton.choice",
     "triton_run": "abbe.normalizers._triton.run",
     "capacity_losses": "abbe.studies._capacity.losses",
-    "compare_cost": "abbe.studies._compare.cost",
     "compare_result": "abbe.studies._compare.result",
-    "compare_tables": "abbe.studies._compare.tables",
-    "compare_work": "abbe.studies._compare.work",
+    "compare_study": "abbe.studies._compare.study",
     "cost_probe": "abbe.studies._cost.probe",
     "cost_study": "abbe.studies._cost.study",
     "diagnose_study": "abbe.studies._diagnose.study",
     "doctor_machine": "abbe.studies._doctor.machine",
     "doctor_packages": "abbe.studies._doctor.packages",
-    "calibrate_tune": "abbe.studies._engine.fitting.tune",
+    "engine_fitting": "abbe.studies._engine.fitting",
     "engine_folder": "abbe.studies._engine.folder",
     "engine_loss": "abbe.studies._engine.loss",
     "engine_measuring": "abbe.studies._engine.measuring",
@@ -68,7 +66,7 @@ MODULES = {
     "reproduce_study": "abbe.studies._reproduce.study",
     "lab_reading": "abbe.studies._train.reading",
     "lift_schedule": "abbe.studies._lift.schedule",
-    "lift_thirds": "abbe.studies._lift.thirds",
+    "lift_text_parts": "abbe.studies._lift.text_parts",
     "studies_verify": "abbe.studies._verify",
 }
 
@@ -98,9 +96,8 @@ NAMES = {
     "abbe.normalizers._registry": "CLASSES",
     "abbe.normalizers._triton.backward": "triton_backward=backward",
     "abbe.normalizers._triton.forward": "triton_forward=forward",
-    "abbe.studies._calibrate.findings": "calibration_findings",
     "abbe.studies._calibrate.layers": "values_of",
-    "abbe.studies._calibrate.result": "HEADS_SCHEMA PARAMETERS_SCHEMA StageLoss stage_losses",
+    "abbe.studies._calibrate.result": "StageLoss calibration_findings stage_losses",
     "abbe.studies._capacity.findings": "findings",
     "abbe.studies._capacity.geometry": (
         "capacity_shown_size=shown_size common_sizes correlation_table least_p_value rank_correlation sizes_for"
@@ -111,55 +108,50 @@ NAMES = {
     "abbe.studies._capacity.study": "evenly_spaced",
     "abbe.studies._capacity.tables": "capacity_rows capacity_table curve_rows curve_table growth_exponent growth_table",
     "abbe.studies._compare.alternatives": "as_alternatives halves",
-    "abbe.studies._compare.reading": "SwapReader",
-    "abbe.studies._compare.result": "CompareSettings MEASURED NEEDLE_SCHEMA compare_SCHEMA=SCHEMA needle_lengths_for",
+    "abbe.studies._compare.result": "CompareSettings MEASURED needle_lengths_for",
     "abbe.studies._compare.rule": "COVERAGE compare_judge=judge rule",
+    "abbe.studies._compare.study": "SwapReader",
     "abbe.studies._compare.tables": (
-        "_plain capacities cell_numbers compare_losses=losses curve_record gain_numbers needle_table"
+        "_mean _plain _sensitivities capacities cell_numbers compare_losses=losses curve_record gain_numbers "
+        "needle_table"
     ),
     "abbe.studies._cost.rates": "OPERATIONS Rates TRAFFIC",
     "abbe.studies._diff.fitted": "fitted_rows",
     "abbe.studies._diff.paired": "difference_table paired_p q_values",
     "abbe.studies._engine.calibrated": "learnable",
-    "abbe.studies._engine.capacity.curve": "Curve trace",
-    "abbe.studies._engine.capacity.intervals": "crossings engine_interval=interval least_whole whole_interval",
-    "abbe.studies._engine.capacity.search": "COARSE EXACT Sizes bracket is_monotone search",
-    "abbe.studies._engine.capacity.truncation": "truncated_rules",
     "abbe.studies._engine.cost": "estimate",
-    "abbe.studies._engine.fitting.fit": "fit",
-    "abbe.studies._engine.fitting.rows": "LayerRows RowReader",
+    "abbe.studies._engine.estimates": "paired_gain share_right",
+    "abbe.studies._engine.fitting": "LayerRows RowReader fit",
     "abbe.studies._engine.lookup": "Cell Lookup",
     "abbe.studies._engine.loss": "check_causal next_token_losses window_losses",
-    "abbe.studies._engine.needles.gain": "paired_gain wilson",
-    "abbe.studies._engine.needles.margins": "batches margins",
-    "abbe.studies._engine.needles.prompts": (
-        "CANDIDATES DECOYS DEPTHS Prompt PromptMaker compare_KINDS=KINDS plain_words word_counts"
-    ),
     "abbe.studies._engine.parts": "Parts",
     "abbe.studies._engine.passes": "read_window run_model",
     "abbe.studies._engine.readings": "DEFAULT EXPECTED LEVELS QueryDistances READINGS TESTS over_units units_key",
+    "abbe.studies._engine.prompts": (
+        "CANDIDATES DECOYS DEPTHS Haystack KEY_SENTENCES PassKeyMaker Prompt PromptMaker ReadHaystack answers batches "
+        "compare_KINDS=KINDS margins plain_words read_all word_counts"
+    ),
     "abbe.studies._engine.settings": "Settings settings_for",
     "abbe.studies._engine.sharing.calls": "spelled_as_called call_as_json",
     "abbe.studies._engine.sharing.board": "Board Unit",
     "abbe.studies._engine.sharing.crew": "Worker",
-    "abbe.studies._engine.swapped.sensitivity": (
-        "_weights at_equal_selectivity baseline_logits effective_tokens matched_temperatures spread theory"
+    "abbe.studies._engine.swapped": (
+        "_weights at_equal_selectivity baseline_logits costs effective_tokens matched_temperatures peak_megabytes "
+        "spread theory"
     ),
-    "abbe.studies._engine.swapped.speed": "costs peak_megabytes",
     "abbe.studies._engine.tables": "_largest table",
+    "abbe.studies._engine.truncation": (
+        "COARSE Curve EXACT Sizes bracket crossings engine_interval=interval is_monotone least_whole search trace "
+        "truncated_rules whole_interval"
+    ),
     "abbe.studies._engine.vectors": "token_vectors",
     "abbe.studies._engine.window": "WindowReader check_model check_tokens query_positions rows_of_call",
-    "abbe.studies._lift.fits": "Fits recipe_name",
-    "abbe.studies._lift.pass_keys": "Haystack JUDGED SEARCHED answers haystacks lift_DECOYS=DECOYS pass_keys",
-    "abbe.studies._lift.questions": "ReadHaystack read_all",
-    "abbe.studies._lift.recipes": "LiftCell=Cell Tried best for_next_round layer_groups nested_recipes thinned",
-    "abbe.studies._lift.result": "KEYS_SCHEMA PLANS_SCHEMA SCAN_SCHEMA lift_SCHEMA=SCHEMA",
     "abbe.studies._lift.rule": "CONTROL Judged PLAN decide rule_text",
     "abbe.studies._lift.schedule": "Load fitting full passes reserves seconds_of_a_pass what_was_cut",
+    "abbe.studies._lift.search": "LiftCell=Cell Tried best for_next_round layer_groups nested_recipes thinned",
     "abbe.studies._lift.settings": "LiftSettings",
-    "abbe.studies._lift.slopes": "SlopeLearner learns round_ends",
-    "abbe.studies._lift.thirds": "Portion Sealed cut judged_lengths",
-    "abbe.studies._lift.tuning": "LiftPlan=Plan",
+    "abbe.studies._lift.text_parts": "Sealed TextPart cut judged_lengths",
+    "abbe.studies._lift.tuning": "Fits LiftPlan=Plan SlopeLearner learns recipe_name round_ends",
     "abbe.studies._report.alternatives": (
         "ALTERNATIVES ALTERNATIVES_SCHEMA AlternativesReader MOST_WINDOWS SHARPER SPARSE alternatives_table "
         "alternatives_windows block_sums"

@@ -33,12 +33,6 @@ def is_module(parts: tuple[str, ...]) -> bool:
     return path.with_suffix(".py").exists() or path.is_dir()
 
 
-def test_folders_have_at_most_20_files() -> None:
-    folders = [ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")]
-    crowded = {str(path): sum(one.is_file() for one in path.iterdir()) for path in folders}
-    assert {path: files for path, files in crowded.items() if files > 20} == {}
-
-
 def names_in(source: str) -> set[str]:
     """Variables, parameters and functions."""
     nodes = list(ast.walk(ast.parse(source)))

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from inside import DEPTHS, MEASURED, NEEDLE_SCHEMA, compare_page, wilson
+from inside import DEPTHS, MEASURED, compare_page, schema_of, share_right
 from inside import compare_judge as judge
 from inside import compare_KINDS as KINDS
-from inside import compare_SCHEMA as SCHEMA
 
 from abbe.studies import Comparison
 from abbe.words.names import BASELINE, JUMPS
@@ -40,7 +39,8 @@ MANIFEST: dict[str, Any] = {
 def row(name: str, **changed: float | None) -> dict[str, Any]:
     """Every number with an interval of some percent around it, unless it is given."""
     loss, active, apart, capacity, ratio, right = NUMBERS.get(name, NUMBERS["topk:k=32"])
-    low, high = wilson(10 * right, 100)
+    share = share_right(10 * right, 100)
+    low, high = share.low, share.high
     known: dict[str, float | None] = {
         "loss": loss, "perplexity": 2.718281828**loss, "loss_change": loss - 3.2, "loss_rise": loss / 3.2 - 1,
         "effective_tokens": active / 8, "active": active, "zeros": 1 - active / 256, "separability": 0.5,
@@ -63,7 +63,7 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]] | None = None) -> pl.DataFrame:
-    return pl.DataFrame([row(name) for name in NAMES] if rows is None else rows, schema=SCHEMA)
+    return pl.DataFrame([row(name) for name in NAMES] if rows is None else rows, schema=schema_of("compare", "table"))
 
 
 def needle(names: Sequence[str] = NAMES, lengths: Sequence[int] = (128, 256, 512)) -> pl.DataFrame:
@@ -76,13 +76,14 @@ def needle(names: Sequence[str] = NAMES, lengths: Sequence[int] = (128, 256, 512
     for number, name in enumerate(names):
         for kind, length, depth in cells:
             right = 12 - number - (0 if length is None else length // 128) + (3 if depth in (0.0, 1.0) else 0)
-            low, high = wilson(max(0, right), 20)
+            share = share_right(max(0, right), 20)
+            low, high = share.low, share.high
             gain = (None,) * 3 if name == BASELINE else (-number / 20, -number / 20 - 0.1, 0.07)
             rows.append(
                 (name, kind, length, depth, 20, max(0, right) / 20, low, high, 0.05 if kind == "needle" else 0.02,
                  *gain, right / 4 - 2, right / 4 - 2.4, right / 4 - 1.7)
             )  # fmt: skip
-    return pl.DataFrame(rows, schema=NEEDLE_SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema=schema_of("compare", "needle"), orient="row")
 
 
 def comparison(

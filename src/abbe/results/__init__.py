@@ -1,6 +1,7 @@
 """Results of studies: a table, a manifest, and common ways to save, show and reopen them."""
 
 from .._files import finite
+from ._estimate import Estimate
 from ._result import (
     FORMAT,
     MANIFEST,
@@ -39,6 +40,7 @@ __all__ = [
     "TABLE",
     "TRAINING_SCHEMA",
     "AlertWords",
+    "Estimate",
     "Event",
     "Quantity",
     "Result",

@@ -7,7 +7,7 @@ from ..words.finding import Finding, KeyNumber
 from ..words.paper import FIGURES
 
 if _typing.TYPE_CHECKING:
-    from ._calibrate.result import Calibration, Interval
+    from ._calibrate.result import Calibration
     from ._calibrate.study import calibrate
     from ._capacity.result import Capacity
     from ._capacity.study import capacity
@@ -58,7 +58,6 @@ __all__ = [
     "Figure",
     "Finding",
     "HeadVerdict",
-    "Interval",
     "KeyNumber",
     "Lift",
     "NormalizerTrial",
@@ -105,7 +104,7 @@ _NAMES = {
         "._verify": ("Verdict", "verify"),
     },
     "models": {
-        "._calibrate.result": ("Calibration", "Interval"),
+        "._calibrate.result": ("Calibration",),
         "._calibrate.study": ("calibrate",),
         "._capacity.result": ("Capacity",),
         "._capacity.study": ("capacity",),

@@ -13,8 +13,17 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from inside import LayerRows, RowReader, fit, for_heads, learnable, settings_for, values_of, window_losses
-from inside import calibrate_tune as _calibrate_tune
+from inside import (
+    LayerRows,
+    RowReader,
+    engine_fitting,
+    fit,
+    for_heads,
+    learnable,
+    settings_for,
+    values_of,
+    window_losses,
+)
 from torch import Tensor
 
 import abbe
@@ -204,7 +213,7 @@ def test_fine_tuning_that_was_stopped_ends_as_if_it_was_not(tmp_path: Path, monk
     """The state of Adam is kept, too; it is written every five steps."""
     options = {"spec": "entmax:alpha=1.5,learn=true", "steps": 3, "finetune": 12}
     whole = calibrate(folder=tmp_path / "whole", **options)
-    real, left = _calibrate_tune._loss, [8]
+    real, left = engine_fitting._loss, [8]
 
     def stops(*given: Any) -> Any:
         if left[0] == 0:
@@ -212,7 +221,7 @@ def test_fine_tuning_that_was_stopped_ends_as_if_it_was_not(tmp_path: Path, monk
         left[0] -= 1
         return real(*given)
 
-    monkeypatch.setattr(_calibrate_tune, "_loss", stops)
+    monkeypatch.setattr(engine_fitting, "_loss", stops)
     with pytest.raises(Stopped):
         calibrate(folder=tmp_path / "parts", **options)
     left[0] = 7  # what is left: the steps after the fifth
@@ -230,7 +239,7 @@ def test_fine_tuning_moves_the_parameters_of_the_swap_and_nothing_else(monkeypat
     before = {name: weight.clone() for name, weight in model.network.state_dict().items()}
     flags = {name: weight.requires_grad for name, weight in model.network.named_parameters()}
     losses: list[float] = []
-    real = _calibrate_tune._loss
+    real = engine_fitting._loss
 
     def seen(*given: Any) -> Tensor:
         loss = real(*given)
@@ -240,7 +249,7 @@ def test_fine_tuning_moves_the_parameters_of_the_swap_and_nothing_else(monkeypat
         assert all(name.startswith("abbe_normalizers.") for name in learning)
         return loss
 
-    monkeypatch.setattr(_calibrate_tune, "_loss", seen)
+    monkeypatch.setattr(engine_fitting, "_loss", seen)
     fitted = abbe.calibrate(model, tiny_runs.TEXT, normalizer="sparsemax", **QUICK)
     tuned = abbe.calibrate(model, tiny_runs.TEXT, normalizer="sparsemax", finetune=18, **QUICK)
     assert not fitted.parameters["value"].equals(tuned.parameters["value"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import polars as pl
 import pytest
 import torch
-from inside import HEADS_SCHEMA, PARAMETERS_SCHEMA, calibration_findings, settings_for, stage_losses
+from inside import calibration_findings, schema_of, settings_for, stage_losses
 
 from abbe.words.finding import Finding
 
@@ -31,13 +31,14 @@ def heads_with_zeros(before: list[float], after: list[float], tuned: list[float]
     numbers = {"energy": [1.0, 3.0][:count], "error_before": [0.4, 0.2][:count], "error_after": [0.2, 0.0][:count]}
     places = {"layer": [0] * count, "name": ["a"] * count, "head": list(range(count)), "spec": ["x"] * count}
     last = {"error_tuned": [0.6, 0.2][:count] if tuned else [None] * count, "zeros_tuned": tuned or [None] * count}
-    return pl.DataFrame(places | numbers | last | {"zeros_before": before, "zeros_after": after}, HEADS_SCHEMA)
+    columns = places | numbers | last | {"zeros_before": before, "zeros_after": after}
+    return pl.DataFrame(columns, schema_of("calibrate", "table"))
 
 
 def fitted(*names: str, heads: int = 2) -> pl.DataFrame:
     """Parameters of some heads, which went from 1.5 to 1 and 1.02."""
     rows = [(0, head, name, 1.5, 1 + head / 50) for head in range(heads) for name in names]
-    return pl.DataFrame(rows, PARAMETERS_SCHEMA, orient="row")
+    return pl.DataFrame(rows, schema_of("calibrate", "parameters"), orient="row")
 
 
 OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from compare_runs import QUICK, made, row, word_model
 from inside import PromptMaker, halves
-from inside import compare_work as study
+from inside import compare_study as study
 from needle_models import TEXT
 
 import abbe

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from compare_runs import SETTINGS, made, word_model
-from inside import COARSE, Curve, Sizes, capacities, curve_record, expanded_tail, trace, truncated_rules, window_losses
+from inside import (
+    COARSE,
+    Curve,
+    Sizes,
+    _mean,
+    _sensitivities,
+    capacities,
+    curve_record,
+    expanded_tail,
+    trace,
+    truncated_rules,
+    window_losses,
+)
 from inside import compare_losses as losses
-from inside import compare_tables as tables
-from inside import compare_work as study
+from inside import compare_study as study
 from needle_models import TEXT
 
 from abbe.measures import bootstrap_interval, resampled_counts
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import Truncated, normalizer
+from abbe.results import Estimate
 
 BASELINE = torch.tensor([4.0, 2.0], dtype=torch.float64)  # two windows
 
@@ -42,19 +55,20 @@ def test_paired_differences_by_hand() -> None:
     change = torch.tensor([0.2, 0.4, 0.6, 0.4, 0.1, 0.7, 0.3, 0.5], dtype=torch.float64)
     paired = losses({"loss": (torch.tensor(own) + change).tolist()}, {"loss": own}, SETTINGS)
     ends = [float(end) for end in bootstrap_interval(change, 0.95, 400, 0)]
-    assert paired["loss_change"] == pytest.approx((0.4, *ends))
-    assert paired["loss_rise"][0] == pytest.approx(0.1)
+    assert astuple(paired["loss_change"]) == pytest.approx((0.4, *ends))
+    assert paired["loss_rise"].value == pytest.approx(0.1)
     counts = resampled_counts(8, 400, 0)
     ratios = (counts @ change / (counts @ torch.tensor(own, dtype=torch.float64))).numpy()
     tail = expanded_tail(8, 0.95)
     assert tail < 0.02
-    assert paired["loss_rise"][1:] == pytest.approx((np.quantile(ratios, tail), np.quantile(ratios, 1 - tail)))
-    assert paired["perplexity"][0] == pytest.approx(torch.tensor(4.4).exp().item())
+    assert astuple(paired["loss_rise"])[1:] == pytest.approx((np.quantile(ratios, tail), np.quantile(ratios, 1 - tail)))
+    assert paired["perplexity"].value == pytest.approx(torch.tensor(4.4).exp().item())
 
 
 def test_a_loss_that_is_not_finite_is_null_not_left_out() -> None:
     paired = losses({"loss": [4.0, None, 3.0]}, {"loss": [4.0, 5.0, 3.0]}, SETTINGS)
-    assert all(math.isnan(x) for x in paired["loss_rise"])
+    assert math.isnan(paired["loss_rise"].value)
+    assert paired["loss_rise"].low is paired["loss_rise"].high is None
 
 
 @pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "sigmoid"])
@@ -107,7 +121,7 @@ def test_above_the_allowed_rise_with_all_keys_there_is_no_capacity(full: float) 
     curve = traced(lambda keep: pytest.fail("searched"), full=full)
     assert curve.sizes == ()
     estimates = capacities(curve_record(curve), record(BASELINE.tolist(), {"1": [4.1, 2.1]}), SETTINGS)
-    assert not any(math.isfinite(end) for ends in estimates.values() for end in ends)
+    assert all(math.isnan(each.value) and each.low is each.high is None for each in estimates.values())
 
 
 def test_a_capacity_that_some_resamples_lack_has_no_upper_end() -> None:
@@ -115,10 +129,10 @@ def test_a_capacity_that_some_resamples_lack_has_no_upper_end() -> None:
     points = {"1": [9.0, 9.0]}
     estimates = capacities(record([4.0, 2.24], points), record([4.0, 2.0], points), SETTINGS)
     for name in ("capacity", "capacity_ratio"):
-        value, low, high = estimates[name]
+        value, low, high = astuple(estimates[name])
         assert math.isfinite(value)
         assert low <= value
-        assert math.isnan(high)
+        assert high is None
 
 
 def test_every_search_is_against_the_losses_of_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,8 +165,9 @@ def test_the_largest_weights_of_top_k_are_those_of_softmax() -> None:
 def test_capacities_take_windows_in_pairs() -> None:
     kept = record([4.0, 2.0], {"1": [8.0, 2.1], "2": [4.1, 2.05]})
     estimates = capacities(kept, kept, SETTINGS)
-    assert estimates["capacity_ratio"] == (1.0, 1.0, 1.0)
-    assert estimates["capacity"][1] < estimates["capacity"][0] < estimates["capacity"][2]
+    assert estimates["capacity_ratio"] == Estimate(1.0, 1.0, 1.0)
+    value, low, high = astuple(estimates["capacity"])
+    assert low < value < high
 
 
 def test_no_end_of_an_interval_is_cut_off() -> None:
@@ -182,7 +197,7 @@ def test_a_planted_ratio_of_nearly_one_is_seldom_called_fewer() -> None:
     held, false = 0, 0
     for _ in range(runs):
         records = [planted(generator, *how) for how in ((1.65, 0.1, 0.005), (1.70, 0.02, 0.015))]
-        _, low, high = capacities(*records, SETTINGS)["capacity_ratio"]
+        _, low, high = astuple(capacities(*records, SETTINGS)["capacity_ratio"])
         held += low <= 1.65 / 1.70 <= high
         false += high < 0.95
     assert false <= 0.05 * runs
@@ -201,9 +216,9 @@ def test_the_ends_of_a_mean_a_ratio_and_a_capacity() -> None:
     mine = torch.tensor([1.0, 4.0, 2.0, 8.0, 3.0, 5.0, 9.0, 2.5], dtype=torch.float64)
     own = torch.tensor([2.0, 3.0, 2.0, 7.0, 1.0, 5.0, 4.0, 3.0], dtype=torch.float64)
     counts = resampled_counts(8, 400, 0)
-    assert tables._mean(mine, SETTINGS)[1:] == pytest.approx(ends_of(counts @ mine / 8, 8))
-    numbers = tables._sensitivities({"alternative": mine.tolist(), "baseline": own.tolist()}, SETTINGS)
-    assert numbers["sensitivity_ratio"][1:] == pytest.approx(ends_of(counts @ mine / (counts @ own), 8))
+    assert astuple(_mean(mine, SETTINGS))[1:] == pytest.approx(ends_of(counts @ mine / 8, 8))
+    numbers = _sensitivities({"alternative": mine.tolist(), "baseline": own.tolist()}, SETTINGS)
+    assert astuple(numbers["sensitivity_ratio"])[1:] == pytest.approx(ends_of(counts @ mine / (counts @ own), 8))
     full = torch.full((8,), 4.0, dtype=torch.float64)
     records = [
         record(full.tolist(), {str(n): (full * (1 + x / (200 * n))).tolist() for n in (1, 2, 4, 8)})
@@ -216,7 +231,7 @@ def test_the_ends_of_a_mean_a_ratio_and_a_capacity() -> None:
         )
         for one in records
     ]
-    ratio = capacities(*records, SETTINGS)["capacity_ratio"]
+    ratio = astuple(capacities(*records, SETTINGS)["capacity_ratio"])
     assert ratio[1:] == pytest.approx(ends_of(crossed[0] / crossed[1], 8))
     assert ratio[1] < ratio[0] < ratio[2]
 

@@ -10,9 +10,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from inside import COVERAGE, rule
+from inside import COVERAGE, rule, schema_of
 from inside import compare_judge as judge
-from inside import compare_SCHEMA as SCHEMA
 
 from abbe.measures import bootstrap_interval
 from abbe.words.names import BASELINE
@@ -33,7 +32,8 @@ FEWER = {"capacity_ratio_high": 0.5}
 def table(own: dict[str, Any] | None = None, **alternatives: dict[str, Any]) -> pl.DataFrame:
     rows = [{"normalizer": BASELINE} | EVEN | (own or {})]
     rows += [{"normalizer": name} | EVEN | new for name, new in alternatives.items()]
-    return pl.DataFrame([dict.fromkeys(SCHEMA) | row for row in rows], schema=SCHEMA)
+    schema = schema_of("compare", "table")
+    return pl.DataFrame([dict.fromkeys(schema) | row for row in rows], schema=schema)
 
 
 def test_an_even_one_does_not_help() -> None:
@@ -46,7 +46,7 @@ def test_an_even_one_does_not_help() -> None:
     ("better", "words", "column"),
     [
         ({"loss_change_high": -0.0001}, "it lowers the loss", "lowers_loss"),
-        ({"capacity_ratio_high": 0.949}, "it needs fewer tokens", "needs_fewer"),
+        ({"capacity_ratio_high": 0.949}, "it has a smaller capacity", "needs_fewer"),
         ({"needle_gain": 0.05, "needle_gain_low": 0.001}, "it finds more needles", "retrieves"),
     ],
 )
@@ -183,7 +183,7 @@ def test_all_too_dear() -> None:
 def test_most_reasons_win_then_the_least_loss() -> None:
     two = FEWER | {"needle_gain_low": 0.07, "loss": 3.02}
     sentence = judge(table(one=FEWER | {"loss": 2.9}, two=two, later=two | {"loss": 3.01}), 8, 0.95)[1].sentence
-    assert sentence.startswith("later helps this model: it needs fewer tokens and finds more needles, and")
+    assert sentence.startswith("later helps this model: it has a smaller capacity and finds more needles, and")
     three = two | {"loss_change_high": -0.1, "loss": 3.3}
     sentence = judge(table(two=two, three=three), 8, 0.95)[1].sentence
-    assert "it lowers the loss, needs fewer tokens and finds more needles, and its" in sentence
+    assert "it lowers the loss, has a smaller capacity and finds more needles, and its" in sentence

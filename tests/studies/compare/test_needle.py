@@ -14,7 +14,6 @@ from inside import (
     CANDIDATES,
     DECOYS,
     DEPTHS,
-    NEEDLE_SCHEMA,
     Prompt,
     PromptMaker,
     batches,
@@ -23,7 +22,8 @@ from inside import (
     margins,
     needle_table,
     plain_words,
-    wilson,
+    schema_of,
+    share_right,
     word_counts,
 )
 from inside import compare_KINDS as KINDS
@@ -263,9 +263,11 @@ def test_plain_words_are_whole_and_not_special() -> None:
 def test_wilson_solves_the_score_test(right: int, total: int) -> None:
     """Its ends p satisfy |share - p| = z sqrt(p (1 - p) / n)."""
     z, share = 1.959963984540054, right / total
-    for end in wilson(right, total, 0.95):
+    measured = share_right(right, total, 0.95)
+    assert measured.value == share
+    for end in (measured.low, measured.high):
         assert abs(share - end) == pytest.approx(z * math.sqrt(end * (1 - end) / total), abs=1e-9)
-    assert wilson(right, total, 0.5)[0] >= wilson(right, total, 0.95)[0]
+    assert share_right(right, total, 0.5).low >= measured.low
 
 
 def test_the_numbers_of_a_cell() -> None:
@@ -278,7 +280,7 @@ def test_the_numbers_of_a_cell() -> None:
 def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) -> None:
     right = [1.0 if prompt.depth == 0 else -1.0 for prompt in prompts]
     table = needle_table(prompts, {"baseline": right, "other": [1.0] * len(prompts)}, 0.95, 20, 0)
-    assert set(table.columns) == set(NEEDLE_SCHEMA)
+    assert set(table.columns) == set(schema_of("compare", "needle"))
     own = table.filter(pl.col("normalizer") == "baseline")
     whole = own.filter(pl.col("kind").is_null()).row(0, named=True)
     assert (whole["prompts"], whole["accuracy"]) == (len(prompts), 0.2)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
+
 import pytest
 import scipy.stats
 from inside import paired_gain
+
+from abbe.results import Estimate
 
 LEVELS = (0.8, 0.9, 0.95, 0.99)
 
@@ -23,7 +27,7 @@ def test_zero_is_left_out_exactly_where_mcnemar_rejects(level: float) -> None:
         for lost in range(15):
             if not gained + lost:
                 continue
-            gain, low, high = paired_gain(*answers(gained, lost), level)
+            gain, low, high = astuple(paired_gain(*answers(gained, lost), level))
             assert low is not None
             assert high is not None
             assert low <= gain <= high
@@ -38,25 +42,25 @@ def test_zero_is_left_out_exactly_where_mcnemar_rejects(level: float) -> None:
 
 def test_a_gain_by_hand() -> None:
     """Three of eight changed answers are gains, among 15 prompts."""
-    gain, low, high = paired_gain(*answers(3, 5))
+    gain, low, high = astuple(paired_gain(*answers(3, 5)))
     assert gain == pytest.approx(-2 / 15)
     theta = scipy.stats.binomtest(3, 8).proportion_ci(0.95, "exact")
     assert (low, high) == pytest.approx(((2 * theta.low - 1) * 8 / 15, (2 * theta.high - 1) * 8 / 15))
 
 
 def test_prompts_on_which_both_agree_only_widen_the_ground() -> None:
-    few, many = paired_gain(*answers(6, 1)), paired_gain(*answers(6, 1, both=10, neither=11))
+    few, many = (astuple(paired_gain(*answers(6, 1, *more))) for more in ((), (10, 11)))
     assert [x and x * 14 / 28 for x in few] == pytest.approx(many)
 
 
 def test_without_a_changed_answer_there_is_no_interval() -> None:
-    assert paired_gain(*answers(0, 0)) == (0.0, None, None)
+    assert paired_gain(*answers(0, 0)) == Estimate(0.0)
 
 
 @pytest.mark.parametrize("both", [0, 20])
 def test_an_interval_is_that_of_the_other_side_turned_round(both: int) -> None:
-    gain, low, high = paired_gain(*answers(7, 2, both))
-    back = paired_gain(*answers(2, 7, both))
+    gain, low, high = astuple(paired_gain(*answers(7, 2, both)))
+    back = astuple(paired_gain(*answers(2, 7, both)))
     assert low is not None
     assert high is not None
     assert back == pytest.approx((-gain, -high, -low))

@@ -8,7 +8,7 @@ import compare_runs
 import pytest
 import tiny_models
 import tiny_runs
-from inside import compare_work as _compare_study
+from inside import compare_study as _compare_study
 
 import abbe
 

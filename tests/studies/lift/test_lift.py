@@ -1,4 +1,4 @@
-"""A whole search on small models: what was planted is lifted, the judged part is read once, mistakes are named."""
+"""A whole search on small models: what was planted is lifted, the test text is read once, mistakes are named."""
 
 from __future__ import annotations
 
@@ -13,24 +13,22 @@ import planted_capacity
 import pytest
 import torch
 from inside import (
-    JUDGED,
-    SEARCHED,
-    Portion,
+    KEY_SENTENCES,
+    PassKeyMaker,
+    TextPart,
     Tried,
     answers,
     best,
     judged_lengths,
-    lift_DECOYS,
     lift_schedule,
-    lift_thirds,
-    pass_keys,
+    lift_text_parts,
 )
 from needle_models import TEXT as PROSE
 from test_lift_rule import SETTINGS
 
 import abbe
 
-MARK = ord("z")  # stands in the judged part only
+MARK = ord("z")  # stands in the test text only
 TEXT = abbe.Text("letters", "a" * 768 + ("a" * 15 + "z") * 16)
 PLANTED: dict[str, Any] = {
     "normalizers": "topk:k=4", "length": 32, "windows": 6, "queries": 8, "steps": 2, "prompts": 1, "resamples": 50,
@@ -49,7 +47,7 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
 ) -> None:
     opened, read_early = [], []
     model = planted_capacity.model(16, layers=4)
-    real = lift_thirds.Sealed.open
+    real = lift_text_parts.Sealed.open
 
     def open_once(sealed: Any) -> Any:
         chosen = json.loads((tmp_path / "parts" / "chosen.json").read_text())
@@ -62,7 +60,7 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
         if bool((tokens == MARK).any()) and not opened:
             read_early.append(tokens)
 
-    monkeypatch.setattr(lift_thirds.Sealed, "open", open_once)
+    monkeypatch.setattr(lift_text_parts.Sealed, "open", open_once)
     model.network.base_model.register_forward_pre_hook(see, with_kwargs=True)
     result = abbe.lift(model, TEXT, folder=tmp_path, **PLANTED)
     assert result.lifted
@@ -75,9 +73,11 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
     with abbe.swap(model, f"file:{result.file}") as swapped:
         made = [[group.normalizer for group in groups] for groups in swapped.normalizers.values()]
     assert [of_layer == [None] for of_layer in made] == [True, False, False, False]
-    places = [span for part in ("fit", "choose", "judge") for span in result.manifest["windows"][part]]
+    places = [span for part in ("training", "validation", "test") for span in result.manifest["windows"][part]]
     assert [span["start"] for span in places] == sorted(span["start"] for span in places)
     assert result.manifest["cut"] == []
+    assert repr(result).startswith("Lift(")
+    assert len(repr(result)) < 200
 
 
 def test_a_model_that_nothing_helps_is_not_lifted() -> None:
@@ -162,22 +162,21 @@ def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
     assert again.plans.equals(result.plans, null_equal=True)
 
 
-def test_pass_keys_of_the_judged_part_share_nothing_with_those_searched() -> None:
+def test_pass_keys_of_the_test_text_share_nothing_with_those_searched() -> None:
     tokenizer = compare_runs.word_model().tokenizer
-    parts = {name: Portion(name, PROSE, 0, seed) for seed, name in enumerate(("choose", "judge"))}
-    searched, judged = (pass_keys(tokenizer, parts[name], [64], 2) for name in parts)
+    makers = [PassKeyMaker(tokenizer, PROSE, seed, for_test=bool(seed)) for seed in range(2)]
+    searched, judged = (maker.pass_keys([64], 2) for maker in makers)
     assert {one.depth for one in searched} & {one.depth for one in judged} == set()
     assert {0.0, 1.0} <= {one.depth for one in judged}
-    assert set(SEARCHED) & set(JUDGED) == set()
+    assert set(KEY_SENTENCES[False]) & set(KEY_SENTENCES[True]) == set()
     for prompt in (*searched, *judged):
         assert len(prompt.tokens) == 64
         assert 0 < prompt.answer < 10
-    assert lift_DECOYS == 2
 
 
 def test_log_probability_of_a_pass_key_is_that_of_its_tokens() -> None:
     model = compare_runs.word_model()
-    prompts = pass_keys(model.tokenizer, Portion("choose", PROSE, 0, 1), [64], 1)
+    prompts = PassKeyMaker(model.tokenizer, PROSE, 1).pass_keys([64], 1)
     values, right = answers(model, prompts)
     with torch.no_grad():
         logits = model.network(input_ids=prompts[0].tokens[None]).logits[0].log_softmax(-1)
@@ -211,15 +210,15 @@ def test_a_length_that_has_no_room_is_left_out_with_its_reason() -> None:
 
     def lengths(length: int, words: int, **more: Any) -> Any:
         settings = SimpleNamespace(**(kept | {"length": length} | more))
-        text = abbe.Text("book, part to choose", " ".join(PROSE.content.split()[:words]))
-        return judged_lengths(model, Portion("choose", text, 0, 1), settings)
+        text = abbe.Text("book, validation text", " ".join(PROSE.content.split()[:words]))
+        return judged_lengths(model, TextPart("validation", text, 0, 1), settings)
 
     assert lengths(16, 400) == ((16, 64), [])
     assert lengths(8, 400, lengths=(16, 48)) == ((8, 32, 48), [])  # at that of the longest pass key, too
     assert lengths(16, 400, goal="sparse") == ((16,), [])
     start = "the loss is not judged at"
     assert lengths(40, 400) == ((40,), [f"{start} 160 tokens, because the model's context is 64 tokens"])
-    room = "book, part to choose, which is as long as the judged one, has room for"
+    room = "book, validation text, which is as long as the test text, has room for"
     assert lengths(16, 250) == ((16,), [f"{start} 64 tokens, because {room} 3 windows of 6 needed"])
     assert lengths(16, 40) == ((16,), [f"{start} 64 tokens, because {room} 0 windows of 6 needed"])
 
@@ -265,7 +264,7 @@ def test_mistakes_are_named_in_one_line(mistake: str) -> None:
 
 def test_a_text_too_short_for_three_parts_is_refused_in_one_line() -> None:
     short = abbe.Text("short", "a" * 300)
-    with pytest.raises(abbe.AbbeError, match=r"short, part to choose has room for 2 windows of 32 tokens, and 6 are"):
+    with pytest.raises(abbe.AbbeError, match=r"short, validation text has room for 2 windows of 32 tokens, and 6 are"):
         abbe.lift(planted_capacity.model(2), short, **PLANTED)
     with pytest.raises(abbe.AbbeError, match="a half, a quarter and a quarter; give more text or a smaller length"):
         abbe.lift(planted_capacity.model(2), abbe.Text("short", "a" * 20), **PLANTED)

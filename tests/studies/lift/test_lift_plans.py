@@ -148,8 +148,8 @@ def test_the_parts_of_a_text_share_nothing_and_draw_apart() -> None:
     assert len({part.seed for part in (*parts.values(), *others.values())}) == 6
 
 
-def test_the_judged_part_opens_once() -> None:
-    sealed = Sealed(cut(abbe.Text("words", "a b c d " * 50), 0)["judge"])
+def test_the_test_text_opens_once() -> None:
+    sealed = Sealed(cut(abbe.Text("words", "a b c d " * 50), 0)["test"])
     assert sealed.open().text.content
     with pytest.raises(abbe.AbbeError, match="it can be read only once"):
         sealed.open()

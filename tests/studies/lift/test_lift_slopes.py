@@ -15,13 +15,11 @@ from inside import (
     Haystack,
     LiftPlan,
     Parts,
-    Portion,
+    PassKeyMaker,
     ReadHaystack,
     SlopeLearner,
     engine_watch,
-    haystacks,
     learns,
-    pass_keys,
     read_all,
     round_ends,
 )
@@ -37,8 +35,8 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def portion() -> Portion:
-    return Portion("fit", PROSE, 0, 0)
+def haystacks(tokenizer: Any, length: int, count: int) -> list[Haystack]:
+    return list(PassKeyMaker(tokenizer, PROSE, 0).haystacks(length, count))
 
 
 def log_probabilities(read: ReadHaystack, haystack: Haystack) -> torch.Tensor:
@@ -47,7 +45,7 @@ def log_probabilities(read: ReadHaystack, haystack: Haystack) -> torch.Tensor:
 
 def test_a_haystack_has_a_question_for_each_sentence_at_depths_spread_evenly() -> None:
     tokenizer = compare_runs.word_model().tokenizer
-    some = haystacks(tokenizer, portion(), 128, 4)
+    some = haystacks(tokenizer, 128, 4)
     assert len(some) == 4
     depths = sorted(depth for one in some for depth in one.depths)
     assert depths == pytest.approx([(place + 0.5) / 12 for place in range(12)])
@@ -62,7 +60,7 @@ def test_a_haystack_has_a_question_for_each_sentence_at_depths_spread_evenly() -
 
 def test_a_question_on_top_of_the_cache_is_that_of_a_plain_pass() -> None:
     model = compare_runs.word_model()
-    (haystack,) = haystacks(model.tokenizer, portion(), 64, 1)
+    (haystack,) = haystacks(model.tokenizer, 64, 1)
     with torch.no_grad(), abbe.swap(model, "logn:trained=10,slope=2,beyond=true"):
         read = ReadHaystack(model, haystack)
         cached = log_probabilities(read, haystack)
@@ -79,10 +77,10 @@ def test_a_question_on_top_of_the_cache_is_that_of_a_plain_pass() -> None:
 
 def test_a_model_without_a_cache_reads_the_whole_text(monkeypatch: pytest.MonkeyPatch) -> None:
     model = compare_runs.word_model()
-    (haystack,) = haystacks(model.tokenizer, portion(), 64, 1)
+    (haystack,) = haystacks(model.tokenizer, 64, 1)
     with torch.no_grad():
         cached = log_probabilities(ReadHaystack(model, haystack), haystack)
-        monkeypatch.setattr("abbe.studies._lift.questions._cache_after", lambda *_: None)
+        monkeypatch.setattr("abbe.studies._engine.prompts._cache_after", lambda *_: None)
         read = ReadHaystack(model, haystack)
         torch.testing.assert_close(log_probabilities(read, haystack), cached, rtol=1e-4, atol=1e-4)
     assert not read.is_cached
@@ -90,7 +88,7 @@ def test_a_model_without_a_cache_reads_the_whole_text(monkeypatch: pytest.Monkey
 
 def test_only_as_many_texts_are_kept_as_there_is_room_for() -> None:
     model = compare_runs.word_model()
-    some = haystacks(model.tokenizer, portion(), 64, 3)
+    some = haystacks(model.tokenizer, 64, 3)
     each = ReadHaystack(model, some[0]).bytes
     assert len(read_all(model, some, 2 * each + 1000)) == 2
     assert len(read_all(model, some, 1)) == 1
@@ -106,7 +104,7 @@ def test_rounds_and_what_learns() -> None:
 
 def test_pass_keys_are_what_they_were() -> None:
     tokenizer = compare_runs.word_model().tokenizer
-    made = pass_keys(tokenizer, portion(), [64], 2)
+    made = PassKeyMaker(tokenizer, PROSE, 0).pass_keys([64], 2)
     assert [len(one.tokens) for one in made] == [64] * 8
     assert int(sum(int((one.tokens * torch.arange(1, 65)).sum()) for one in made)) == SUM
 

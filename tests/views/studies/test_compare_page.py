@@ -15,12 +15,12 @@ from inside import (
     BY_NAME,
     COLUMNS,
     LIGHT,
-    NEEDLE_SCHEMA,
     THEMES,
     compare_charts,
     compare_page,
     frontier,
     looks_of,
+    schema_of,
     short_names,
     value_text,
 )
@@ -65,7 +65,7 @@ def test_the_page_tells_gains_on_the_same_prompts() -> None:
     assert '<td data-sort="-0.05"><span>-5 %</span><small>-15 to +7\u00a0%</small></td>' in page  # of the needle table
     assert '<td data-sort=""><span>–</span></td>' in page  # own has none
     assert '<th scope="col">needle gain</th>' in page[: page.index("more numbers</summary>")]
-    assert "topk:k=32 helps this model: it needs fewer tokens and finds more needles" in page
+    assert "topk:k=32 helps this model: it has a smaller capacity and finds more needles" in page
 
 
 def visible_needles(page: str) -> str:
@@ -152,7 +152,7 @@ def test_hostile_words_are_escaped() -> None:
 
 
 def test_without_needles_there_is_one_chart_less() -> None:
-    page = compare_page(made.comparison(needles=pl.DataFrame(schema=NEEDLE_SCHEMA), skipped=[]))
+    page = compare_page(made.comparison(needles=pl.DataFrame(schema=schema_of("compare", "needle")), skipped=[]))
     assert set(charts_of(page)) == {"pareto"}
     assert "No prompt could be made" in page
     assert "Nothing was skipped." in page

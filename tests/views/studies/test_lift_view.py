@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from inside import KEYS_SCHEMA, PLANS_SCHEMA, SCAN_SCHEMA, lift_SCHEMA, plans_chart, scan_chart
+from inside import plans_chart, scan_chart, schema_of
 from rich.console import Console
 
 from abbe.studies import Lift
@@ -51,8 +51,8 @@ def made_up(goal: str = "sparse") -> Lift:
         for row, more in zip(table, ({}, {"longer_rise": 0.001, "longer_rise_low": 0.0, "longer_rise_high": 0.002}),
                              strict=True):  # fmt: skip
             row |= {"longer_loss": 2.5, "pass_keys": 0.5} | more
-    frames = [(table, lift_SCHEMA), (scan, SCAN_SCHEMA), (plans, PLANS_SCHEMA), (keys, KEYS_SCHEMA)]
-    tables = [pl.DataFrame(rows, schema=schema, orient="row") for rows, schema in frames]
+    frames = {"table": table, "scan": scan, "plans": plans, "keys": keys}
+    tables = [pl.DataFrame(rows, schema=schema_of("lift", name), orient="row") for name, rows in frames.items()]
     said = (Finding("lifted", "Lifted: it is so.", "the rule"),)
     return Lift(True, f"layers.0-1={spec}", *tables, said, manifest, Path("lifted/plan.safetensors"))
 

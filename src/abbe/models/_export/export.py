@@ -163,7 +163,7 @@ def card(facts: dict[str, Any], table: str, judged: str = "") -> str:
 
 
 def judged_by_lift(plan: Path | None) -> str:
-    """The results of the lift that wrote this plan, on the judged part of its text, as Markdown; empty for others."""
+    """The results of the lift that wrote this plan, on its test text, as Markdown; empty for others."""
     summary = plan.parent / _LIFT if plan is not None else None
     if summary is None or not summary.is_file():
         return ""

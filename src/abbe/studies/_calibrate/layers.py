@@ -12,8 +12,7 @@ from torch import Tensor
 
 from ...models import HeadGroup
 from ...normalizers import Learned, Normalizer
-from .._engine.fitting.fit import HeadFits, fit, judge
-from .._engine.fitting.rows import LayerRows
+from .._engine.fitting import HeadFits, LayerRows, fit, judge
 from .._engine.parts import Parts
 from .result import HEADS_SCHEMA, PARAMETERS_SCHEMA
 

@@ -6,8 +6,11 @@ optionally fine-tuning of the same few numbers.
 
 from __future__ import annotations
 
+import copy
+import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,16 +19,32 @@ from ..._arguments import whole
 from ..._errors import AbbeError
 from ..._float64 import has_float64
 from ..._locks import held
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, evaluating
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
+from ...normalizers import Normalizer
+from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from .._engine.calibrated import learnable_rules
-from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
+from .._engine.cost import estimate
+from .._engine.fitting import LayerRows, RowReader, fine_tune, portions
+from .._engine.folder import claim_folder
+from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
+from .._engine.loss import check_causal, window_losses
+from .._engine.measuring import finished_manifest, manifest_facts, window_places
+from .._engine.memory import plan_memory
+from .._engine.parts import JSON, TENSORS
 from .._engine.settings import settings_for
+from .._engine.sharing.board import Unit
 from .._engine.sharing.calls import shareable
-from .._engine.watch import watching
-from .job import Job
-from .result import Calibration, CalibrationSettings
+from .._engine.sharing.crew import leave_to_merge, share, unit_in
+from .._engine.watch import Watch, watching
+from .._engine.window import allowed_error, check_model, check_tokens
+from . import layers
+from .layers import FittedGroup
+from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, calibration_findings, stage_losses
 
 _LENGTH = 512
+_LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
+_MEASURED = "measured"  # in a shared folder: both are complete
+_TUNING_PASSES = 4  # the time of a step of fine-tuning, in forward passes
 
 
 @shareable
@@ -87,7 +106,7 @@ def calibrate(
     settings = CalibrationSettings(
         normalizer, base.windows, whole("held_out", held_out), whole("steps", steps), whole("finetune", finetune), base
     )
-    job = Job(loaded, source, settings, rules)
+    job = _Calibrating(loaded, source, settings, rules)
     with held(place), watching(progress) as watch, evaluating(loaded.network):
         return job.run(place, watch, started)
 
@@ -97,3 +116,207 @@ def _check_devices(model: LoadedModel) -> None:
     lacking = [place for place in model.devices.split("+") if not has_float64(torch.device(place))]
     if lacking:
         raise AbbeError(f"{lacking[0]} has no float64, which the fit needs for its sums: calibrate with device cpu")
+
+
+class _Calibrating:
+    """One calibration, from the windows to the result."""
+
+    def __init__(
+        self, model: LoadedModel, text: Text, settings: CalibrationSettings, rules: str | Mapping[str, str]
+    ) -> None:
+        self.model, self.text, self.settings = model, text, settings
+        self.skipped: list[str] = []
+        self.no_loss = self._why_no_loss()
+        self.windows, self.held_out = self._cut()
+        self.groups = layers.groups_to_fit(plan(model, rules))
+        self.heads = max(len(group.heads) for groups in self.groups.values() for group in groups)
+
+    def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
+        with tap(self.model) as open_tap:
+            pass_seconds = self._check(open_tap, watch)
+            self.parts = claim_folder(
+                place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
+            )
+            self._share_layers(open_tap, watch)
+            groups = self._fitted(open_tap, pass_seconds, watch)
+        normalizers = {group.pattern: group.normalizer for group in groups}
+        fitted = layers.parameters_table(groups)  # now: fine-tuning changes them
+        self._share_losses(normalizers, watch)
+        leave_to_merge()
+        losses = self._losses(normalizers, watch)
+        groups = self._judged(groups, watch) if self.settings.finetune else groups
+        heads, parameters = layers.heads_table(groups), layers.parameters_table(groups)
+        level = self.settings.base.level
+        folder, name = self.parts.folder, TUNED if self.settings.finetune else CALIBRATED
+        calibration = Calibration(
+            spec=self.settings.rules,
+            normalizers=normalizers,
+            losses=losses,
+            table=heads,
+            parameters=parameters,
+            findings=calibration_findings(losses, heads, fitted, len(self.held_out), level),
+            manifest=self._manifest(time.perf_counter() - started),
+            file=None if folder is None else folder / name,
+        )
+        if folder is not None:
+            calibration.save(folder)
+        return calibration
+
+    def _why_no_loss(self) -> str | None:
+        try:
+            check_causal(self.model, "fine-tuning" if self.settings.finetune else "the loss")
+        except AbbeError as error:
+            if self.settings.finetune:
+                raise
+            return f"losses: {error}"
+        return None
+
+    def _cut(self) -> tuple[list[Window], list[Window]]:
+        """Windows to fit on and windows held out, drawn from all over the text; no two overlap."""
+        settings = self.settings
+        wanted = settings.windows + settings.held_out
+        cut = windows_for(self.model, self.text, settings.base.lengths, wanted, settings.base.seed)
+        if len(cut) < 2:
+            raise AbbeError(
+                f"{self.text.name} has room for {len(cut)} window of {self._length} tokens, but one to fit on and one "
+                "held out are needed: give more text or a smaller length"
+            )
+        self.skipped += cut.skipped
+        held = min(settings.held_out, max(1, len(cut) * settings.held_out // wanted))
+        generator = random.Random(f"abbe calibrate, seed {settings.base.seed}")
+        draws = [generator.random() for _ in cut]
+        chosen = set(sorted(range(len(cut)), key=draws.__getitem__)[:held])
+        return [w for w in cut if w.index not in chosen], [w for w in cut if w.index in chosen]
+
+    def _share_layers(self, open_tap: Any, watch: Watch) -> None:
+        """In a shared folder every layer is a part."""
+        units = {self._unit(layers.layer_part(groups), TENSORS): groups for groups in self.groups.values()}
+
+        def make(unit: Unit) -> None:
+            groups = copy.deepcopy(units[unit])  # a fit that fails halfway has changed its normalizers
+
+            def fit_one(name: str, rows: LayerRows) -> None:
+                layers.keep_layer(self.parts, layers.fit_layer(groups, rows, self.settings.steps))
+
+            self._for_rows(open_tap, [groups[0].name], fit_one)
+
+        share(list(units), make, watch)
+
+    def _share_losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> None:
+        """All losses and the fine-tuning are one part: each stage starts from the one before."""
+
+        def make(unit: Unit) -> None:
+            self._losses(normalizers, watch)
+            self.parts.keep_json(_MEASURED, {})
+
+        share([self._unit(_MEASURED, JSON)], make)
+
+    def _unit(self, part: str, suffix: str) -> Unit:
+        folder = self.parts.folder or Path()
+        return unit_in(folder, part, [folder / f"{part}{suffix}"])
+
+    def _fitted(self, open_tap: Any, pass_seconds: float, watch: Watch) -> list[FittedGroup]:
+        kept = {layer: layers.kept_layer(self.parts, groups) for layer, groups in self.groups.items()}
+        done = {layer: groups for layer, groups in kept.items() if groups is not None}
+        left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
+        self._say_cost(pass_seconds, len(left), watch)
+
+        def fit_one(name: str, rows: LayerRows) -> None:
+            layer = left[name]
+            done[layer] = layers.fit_layer(self.groups[layer], rows, self.settings.steps)
+            layers.keep_layer(self.parts, done[layer])
+            watch.step(f"fitting {name}")
+
+        self._for_rows(open_tap, left, fit_one)
+        return [group for layer in sorted(done) for group in done[layer]]
+
+    def _judged(self, groups: Sequence[FittedGroup], watch: Watch) -> list[FittedGroup]:
+        """Errors and zeros after fine-tuning, on the same rows, which are read again."""
+        by_layer: dict[str, list[FittedGroup]] = {}
+        for group in groups:
+            by_layer.setdefault(group.name, []).append(group)
+
+        def judge_one(name: str, rows: LayerRows) -> None:
+            by_layer[name] = layers.judge_layer(by_layer[name], rows)
+            watch.step(f"errors of {name}")
+
+        with tap(self.model) as open_tap:
+            self._for_rows(open_tap, by_layer, judge_one)
+        return [group for some in by_layer.values() for group in some]
+
+    def _for_rows(self, open_tap: Any, names: Collection[str], use: Callable[[str, LayerRows], None]) -> None:
+        """The rows of each of these layers in turn, in portions that fit in memory."""
+        reader = RowReader(self.model, open_tap, self.windows, self.settings.base)
+        queries = min(self.settings.base.queries or self._length, self._length)
+        for some in portions(list(names), self.heads, len(self.windows), queries, self._length):
+            rows = reader.read(some)
+            for name in some:
+                if name not in rows:
+                    raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
+                use(name, rows.pop(name))
+
+    @property
+    def _length(self) -> int:
+        return self.settings.base.lengths[0]
+
+    def _check(self, open_tap: Any, watch: Watch) -> float:
+        """Check memory and model; returns the seconds of a pass."""
+        self.probe, queries = check_tokens(self.model, self.windows), self.settings.base.queries
+        plan_memory(
+            self.model, [self._length], len(self.probe), watch.say, queries=queries, losses=self.no_loss is None
+        )
+        started = time.perf_counter()
+        self.error = check_model(self.model, open_tap, self.probe)
+        return (time.perf_counter() - started) / 2
+
+    def _say_cost(self, pass_seconds: float, to_fit: int, watch: Watch) -> None:
+        steps, tuned = self.settings.finetune, bool(self.settings.finetune)
+        stages = 0 if self.no_loss else 3 + tuned
+        passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * steps
+        cost = estimate(self.model, [self._length] * passes, len(self.probe), pass_seconds, 1.0, losses=stages > 0)
+        watch.say_checked(self.model.name, self.error, allowed_error(self.model))
+        watch.say(f"{to_fit} of {len(self.groups)} layers to fit, after that {cost}")
+        watch.expect(to_fit + stages * len(self.held_out) + steps + tuned * len(self.groups))
+
+    def _losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> Any:
+        """Measure every stage; the normalizers stay as they are after the last one."""
+        losses: dict[str, list[float]] = self.parts.json(_LOSSES) or {}
+        if self.no_loss is None:
+            self._measure(BASELINE, losses, watch)
+            with swap(self.model, self.settings.rules):
+                self._measure(SWAPPED, losses, watch)
+        else:
+            self.skipped.append(self.no_loss)
+        with swap(self.model, normalizers) as handle:
+            if self.no_loss is None:
+                self._measure(FITTED, losses, watch)
+            self._save(handle, CALIBRATED)
+            if self.settings.finetune:
+                kept = self.parts.tensors(_TUNING)
+                fine_tune(
+                    self.model, list(handle.parameters()), self.windows, self.settings.finetune, kept and kept[0],
+                    lambda state: self.parts.keep_tensors(_TUNING, state),
+                    lambda step: watch.step(f"fine-tuning, step {step}"),
+                )  # fmt: skip
+                self._measure(FINETUNED, losses, watch)
+                self._save(handle, TUNED)
+        order = [stage for stage in (BASELINE, SWAPPED, FITTED, FINETUNED) if stage in losses]
+        return stage_losses({stage: losses[stage] for stage in order}, self.settings.base)
+
+    def _measure(self, stage: str, losses: dict[str, list[float]], watch: Watch) -> None:
+        if stage not in losses:
+            losses[stage] = window_losses(self.model, self.held_out, lambda _: watch.step(f"loss, {stage}")).tolist()
+            self.parts.keep_json(_LOSSES, losses)
+
+    def _save(self, handle: Any, name: str) -> None:
+        if self.parts.folder is not None:
+            handle.save(self.parts.folder / name)
+
+    def _manifest(self, seconds: float) -> dict[str, Any]:
+        facts = manifest_facts(Calibration.study, self.model, self.text, self.settings.as_json()) | {
+            "self_check": {"error": self.error, "tokens": len(self.probe)},
+            "windows": window_places(self.windows),
+            "held_out": window_places(self.held_out),
+            "skipped": self.skipped,
+        }
+        return finished_manifest(facts, self.parts, {"total": seconds})

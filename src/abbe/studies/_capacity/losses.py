@@ -13,9 +13,9 @@ from torch import Tensor
 from ..._errors import AbbeError
 from ...models import LoadedModel, Window, swap
 from ...words.names import BASELINE
-from .._engine.capacity.truncation import top_keys
 from .._engine.loss import window_losses
 from .._engine.parts import Parts
+from .._engine.truncation import top_keys
 
 _FOLDER = "losses"
 

@@ -12,7 +12,7 @@ import polars as pl
 from ...results import TablesResult, as_csv, as_text, read_content, tables_from
 from ...words.finding import findings_from
 from ...words.names import DELETION, RENORMALISED
-from .._engine.targets import targets_words
+from .._engine.loss import targets_words
 
 WAYS = (DELETION, RENORMALISED)
 SUMMARY = "capacity.json"

@@ -14,20 +14,17 @@ from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, evaluating, swap
 from ...results import Run
-from .._engine.capacity.curve import Curve, trace
-from .._engine.capacity.search import COARSE, EXACT, Sizes
-from .._engine.capacity.truncation import has_sinks
 from .._engine.cost import estimate
 from .._engine.folder import claim_folder, finished_windows
 from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
-from .._engine.loss import check_causal, next_token_losses
+from .._engine.loss import ALL, check_causal, last_targets, next_token_losses
 from .._engine.measuring import finished_manifest, manifest_facts, measure_run
 from .._engine.memory import plan_memory
 from .._engine.parts import JSON
 from .._engine.sharing.board import Unit
 from .._engine.sharing.calls import shareable
 from .._engine.sharing.crew import need, share, unit_in
-from .._engine.targets import ALL, last_targets
+from .._engine.truncation import COARSE, EXACT, Curve, Sizes, has_sinks, trace
 from .._engine.watch import Watch, watching
 from .._engine.window import allowed_error, check_tokens
 from .findings import findings

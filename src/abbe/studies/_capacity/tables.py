@@ -10,8 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from .._engine.capacity.curve import Curve
-from .._engine.capacity.intervals import interval
+from .._engine.truncation import Curve, interval
 from .result import CURVE_SCHEMA, GROWTH_SCHEMA, TABLE_SCHEMA
 from .settings import CapacitySettings
 
@@ -33,10 +32,11 @@ def curve_rows(curve: Curve, layers: int, settings: CapacitySettings) -> list[di
     rows = []
     for tau in settings.taus:
         for allowed in allowed_rises(tau, curve.layer, layers):
-            value, (low, high) = float(curve.needed(allowed)), curve.ends(allowed, drawn, settings.level)
+            capacity = curve.capacity(allowed, drawn, settings.level)
             rows.append({
                 "layer": curve.layer, "length": curve.length, "way": curve.way, "tau": tau, "allowed": allowed,
-                "capacity": value, "low": low, "high": high, "share": value / curve.length,
+                "capacity": capacity.value, "low": capacity.low, "high": capacity.high,
+                "share": capacity.value / curve.length,
                 "monotone": curve.monotone(allowed), "first": curve.first(allowed), "windows": len(curve.baseline),
             })  # fmt: skip
     return rows

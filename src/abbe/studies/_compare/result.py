@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,9 +15,9 @@ from ...measures import USUAL_SIZE
 from ...results import Result, as_csv, as_rows, as_text, read_content, tables_from
 from ...words.finding import Finding, findings_from
 from ...words.names import BASELINE, JUMPS
-from .._engine.capacity.search import COARSE, checked_grid
-from .._engine.needles.prompts import DECOYS, DEPTHS
+from .._engine.prompts import DECOYS, DEPTHS
 from .._engine.settings import Settings, plain_settings, window_settings
+from .._engine.truncation import COARSE, checked_grid
 from .alternatives import Alternative
 
 SUMMARY = "compare.json"
@@ -26,6 +26,7 @@ LENGTH = 512
 NEEDLE_LENGTHS = (128, 256, 512, 1024)
 MOST_PROMPTS = 100_000  # all are made before the first is read
 
+SELECTIVITY = ("effective_tokens", "active", "zeros", "separability", "separable", "distance_per_token")
 # Columns with an interval, in columns _low and _high.
 MEASURED = (
     *("loss", "perplexity", "loss_change", "loss_rise"),
@@ -98,7 +99,7 @@ def needle_lengths_for(length: int, needle_lengths: int | Sequence[int] | None, 
     return lengths
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Comparison(Result):
     """The result of `compare`.
 
@@ -116,11 +117,15 @@ class Comparison(Result):
     study: ClassVar[str] = "compare"
     page: ClassVar[str] = "compare.html"
 
-    table: pl.DataFrame = field(repr=False)
-    needle: pl.DataFrame = field(repr=False)
-    judgements: pl.DataFrame = field(repr=False)
+    table: pl.DataFrame
+    needle: pl.DataFrame
+    judgements: pl.DataFrame
     recommendation: Finding
-    manifest: Mapping[str, Any] = field(repr=False)
+    manifest: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        model, alternatives = self.manifest["model"]["name"], len(self.table) - 1
+        return f"Comparison({model}, {alternatives} alternatives: {self.recommendation.sentence})"
 
     def as_json(self) -> dict[str, Any]:
         return {

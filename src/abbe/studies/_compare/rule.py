@@ -23,7 +23,11 @@ _USUAL = 0.95
 # How often a nominal 95 % interval from this many windows contains the true mean, in simulations: for skewed numbers
 # (log-normal, sigma 0.5) and for normal ones. The table of docs/explanation/intervals.md.
 COVERAGE = {2: (0.49, 0.49), 3: (0.72, 0.75), 4: (0.84, 0.87), 5: (0.89, 0.92), 6: (0.91, 0.92), 8: (0.90, 0.93)}
-_REASONS = {"lowers_loss": "lowers the loss", "needs_fewer": "needs fewer tokens", "retrieves": "finds more needles"}
+_REASONS = {
+    "lowers_loss": "lowers the loss",
+    "needs_fewer": "has a smaller capacity",
+    "retrieves": "finds more needles",
+}
 
 
 def _covered(windows: int) -> str:

@@ -14,18 +14,15 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from ...measures import bootstrap_interval, interval_ends, resampled_means
+from ...measures import bootstrap_interval, resampled_means
+from ...results import Estimate
 from ...words.names import BASELINE, JUMPS, RENORMALISED
-from .._engine.capacity.curve import Curve
-from .._engine.capacity.intervals import Ends, interval
-from .._engine.capacity.search import EXACT
-from .._engine.needles.gain import paired_gain, wilson
-from .._engine.needles.prompts import Prompt
-from .reading import SELECTIVITY
-from .result import MEASURED, NEEDLE_SCHEMA, PLAIN, SCHEMA, CompareSettings
+from .._engine.estimates import paired_gain, resampled_estimate, share_right, window_numbers
+from .._engine.prompts import Prompt
+from .._engine.truncation import EXACT, Curve, interval
+from .result import NEEDLE_SCHEMA, PLAIN, SCHEMA, SELECTIVITY, CompareSettings
 
 Record = Mapping[str, Any]  # "windows", "capacity", "sensitivity" and "theory" of one normalizer, or one of these
-Estimate = tuple[float, float, float]  # value, low, high; NaN where there is none
 Cell = tuple[str | None, int | None, float | None]  # kind, length and depth; None is all of them
 
 
@@ -54,10 +51,13 @@ def losses(windows: Record, baseline: Record, settings: CompareSettings) -> dict
     mean, mean_before = (resampled_means(x, settings.resamples, settings.seed) for x in (loss, before))
     change, change_mean = loss - before, mean - mean_before
     return {
-        "loss": _ends(loss.mean(), mean, len(loss), settings),
-        "perplexity": _ends(loss.mean().exp(), mean.exp(), len(loss), settings),
-        "loss_change": _ends(change.mean(), change_mean, len(loss), settings),
-        "loss_rise": _ends(change.mean() / before.mean(), change_mean / mean_before, len(loss), settings),
+        name: resampled_estimate(value, resampled, len(loss), settings.level)
+        for name, value, resampled in (
+            ("loss", loss.mean(), mean),
+            ("perplexity", loss.mean().exp(), mean.exp()),
+            ("loss_change", change.mean(), change_mean),
+            ("loss_rise", change.mean() / before.mean(), change_mean / mean_before),
+        )
     }
 
 
@@ -69,13 +69,15 @@ def _selectivity(windows: Record, baseline: Record, settings: CompareSettings) -
 
 def _sensitivities(record: Record, settings: CompareSettings) -> dict[str, Estimate]:
     if not record["alternative"]:
-        return dict.fromkeys(("sensitivity", "sensitivity_own", "sensitivity_ratio"), (math.nan,) * 3)
+        return dict.fromkeys(("sensitivity", "sensitivity_own", "sensitivity_ratio"), Estimate(math.nan))
     mine, theirs = window_numbers(record["alternative"]), window_numbers(record["baseline"])
     drawn, drawn_theirs = (resampled_means(x, settings.resamples, settings.seed) for x in (mine, theirs))
     return {
         "sensitivity": _mean(mine, settings),
         "sensitivity_own": _mean(theirs, settings),
-        "sensitivity_ratio": _ends(mine.mean() / theirs.mean(), drawn / drawn_theirs, len(mine), settings),
+        "sensitivity_ratio": resampled_estimate(
+            mine.mean() / theirs.mean(), drawn / drawn_theirs, len(mine), settings.level
+        ),
     }
 
 
@@ -100,31 +102,15 @@ def _needle(needle: pl.DataFrame, name: str) -> dict[str, float | None]:
     return {f"needle_{column}": whole[column][0] if whole.height else None for column in names}
 
 
-def window_numbers(values: Sequence[float | None]) -> Tensor:
-    """NaN for a loss that was not finite, which is null in JSON."""
-    return torch.tensor([math.nan if value is None else value for value in values], dtype=torch.float64)
-
-
 def _columns(estimates: Mapping[str, Estimate]) -> dict[str, float | None]:
-    assert set(estimates) <= set(MEASURED)
-    return {
-        f"{name}{end}": value if math.isfinite(value) else None
-        for name, estimate in estimates.items()
-        for end, value in zip(("", "_low", "_high"), estimate, strict=True)
-    }
+    return {key: value for name, each in estimates.items() for key, value in each.columns(name).items()}
 
 
 def _mean(values: Tensor, settings: CompareSettings) -> Estimate:
-    there = int((~torch.isnan(values)).sum())
-    return _ends(values.nanmean(), resampled_means(values, settings.resamples, settings.seed), there, settings)
-
-
-def _ends(value: Tensor, resampled: Tensor, windows: int, settings: CompareSettings) -> Estimate:
-    """With the quantiles of the resamples; a single window, or a value that is not finite, has no interval."""
-    if windows < 2 or not math.isfinite(value):
-        return float(value), math.nan, math.nan
-    low, high = interval_ends(resampled[:, None], settings.level, windows)
-    return float(value), float(low), float(high)
+    """Over the windows that have the number."""
+    measured = int((~torch.isnan(values)).sum())
+    drawn = resampled_means(values, settings.resamples, settings.seed)
+    return resampled_estimate(values.nanmean(), drawn, measured, settings.level)
 
 
 def curve_record(curve: Curve) -> dict[str, Any]:
@@ -155,17 +141,14 @@ def capacities(record: Record, baseline: Record, settings: CompareSettings) -> d
     if drawn is not None and drawn_theirs is not None:
         ratios = mine.crossing(settings.tau, drawn) / theirs.crossing(settings.tau, drawn_theirs)
     return {
-        "capacity": _estimate(mine.needed(settings.tau), mine.ends(settings.tau, drawn, settings.level)),
-        "capacity_ratio": _estimate(ratio, interval(ratios, settings.level, len(mine.baseline))),
+        "capacity": _known(mine.capacity(settings.tau, drawn, settings.level)),
+        "capacity_ratio": _known(Estimate(float(ratio), *interval(ratios, settings.level, len(mine.baseline)))),
     }
 
 
-def _estimate(value: Tensor, ends: Ends) -> Estimate:
+def _known(estimate: Estimate) -> Estimate:
     """An unknown value has no interval."""
-    if not math.isfinite(value):
-        return math.nan, math.nan, math.nan
-    low, high = (math.nan if end is None else end for end in ends)
-    return float(value), low, high
+    return estimate if math.isfinite(estimate.value) else Estimate(math.nan)
 
 
 def needle_table(
@@ -203,17 +186,13 @@ def _cells(prompts: Sequence[Prompt]) -> dict[Cell, list[int]]:
 def cell_numbers(margins: Sequence[float], level: float, resamples: int, seed: int) -> dict[str, Any]:
     """Accuracy with a Wilson interval, mean margin with an interval by resampling prompts."""
     right = sum(margin > 0 for margin in margins)
-    low, high = wilson(right, len(margins), level)
     values = torch.tensor(margins, dtype=torch.float64)
-    numbers = [float(x) for x in (values.mean(), *bootstrap_interval(values, level, resamples, seed))]
-    margin, margin_low, margin_high = (x if math.isfinite(x) else None for x in numbers)
-    return {
-        "prompts": len(margins), "accuracy": right / len(margins), "accuracy_low": low, "accuracy_high": high,
-        "margin": margin, "margin_low": margin_low, "margin_high": margin_high,
-    }  # fmt: skip
+    margin = Estimate(*(float(x) for x in (values.mean(), *bootstrap_interval(values, level, resamples, seed))))
+    accuracy = share_right(right, len(margins), level)
+    return {"prompts": len(margins)} | accuracy.columns("accuracy") | margin.columns("margin")
 
 
 def gain_numbers(baseline: Sequence[float], other: Sequence[float], level: float) -> dict[str, float | None]:
     """Accuracy minus the baseline's on the same prompts, with its paired interval."""
     before, after = ([margin > 0 for margin in each] for each in (baseline, other))
-    return dict(zip(("gain", "gain_low", "gain_high"), paired_gain(before, after, level), strict=True))
+    return paired_gain(before, after, level).columns("gain")

@@ -1,4 +1,4 @@
-"""Judging, once: baseline, control (softmax, tuned the same way) and plan on the same windows and prompts."""
+"""The test, once: baseline, control (softmax, tuned the same way) and plan on the same windows and prompts."""
 
 from __future__ import annotations
 
@@ -8,45 +8,42 @@ from functools import partial
 from typing import Any
 
 import polars as pl
-import torch
 
 from ...models import LoadedModel, Window, plan, swap
+from ...results import finite
 from ...words.names import BASELINE
+from .._engine.estimates import mean, mean_estimate, share_right, window_numbers, with_nan
 from .._engine.loss import window_losses
-from .._engine.needles.gain import wilson
-from .._engine.needles.margins import margins
-from .._engine.needles.prompts import KINDS, Prompt, PromptMaker
-from .._engine.swapped.sensitivity import at_equal_selectivity, baseline_logits
-from .._engine.swapped.speed import ROUNDS, costs
+from .._engine.prompts import KINDS, PassKey, PassKeyMaker, Prompt, PromptMaker, answers, margins
+from .._engine.swapped import ROUNDS, at_equal_selectivity, baseline_logits, costs
 from .._engine.watch import Watch
-from .pass_keys import PassKey, answers, pass_keys
-from .reading import SparsityReader
-from .records import Records, mean, with_ends, with_nan, without_nan
 from .result import KEYS_SCHEMA, SCHEMA
-from .rule import CONTROL, PLAN, Judged, gain_in_answers, of_kind, paired_mean, relative_rise
-from .search import What
+from .rule import CONTROL, PLAN, Judged, gain_in_answers, of_kind, relative_rise
+from .search import Records, SparsityReader, What
 from .settings import CONTROL_SPEC, LiftSettings
-from .thirds import Portion, longer_windows, windows_of
+from .text_parts import TextPart, longer_windows, windows_of
 
 _KINDS = dict(zip(KINDS, ("lists", "sentences"), strict=True))
 _READ = ("zeros", "active", "effective_tokens")
 
 
 class Judging:
-    """Measures each contender on all of the opened part."""
+    """Measures each contender on all of the opened test text."""
 
     def __init__(
-        self, model: LoadedModel, settings: LiftSettings, portion: Portion, contenders: Mapping[str, What | None],
+        self, model: LoadedModel, settings: LiftSettings, part: TextPart, contenders: Mapping[str, What | None],
         records: Records, watch: Watch, longer: Sequence[int],
     ) -> None:  # fmt: skip
         """`longer` are further lengths at which the loss is judged."""
         self.model, self.settings, self.contenders = model, settings, contenders
         self.records, self.watch = records, watch
-        self.windows = windows_of(model, portion, settings)
-        self.longer = {length: longer_windows(model, portion, settings, length) for length in longer}
-        maker = PromptMaker(model.tokenizer, portion.text, portion.seed)
+        self.windows = windows_of(model, part, settings)
+        self.longer = {length: longer_windows(model, part, settings, length) for length in longer}
+        maker = PromptMaker(model.tokenizer, part.text, part.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
-        self.keys: list[PassKey] = pass_keys(model.tokenizer, portion, settings.lengths, settings.prompts)
+        self.keys: list[PassKey] = PassKeyMaker(model.tokenizer, part.text, part.seed, for_test=True).pass_keys(
+            settings.lengths, settings.prompts
+        )
         more = [line for windows in self.longer.values() for line in windows.skipped]
         self.skipped = [*self.windows.skipped, *more, *maker.skipped]
 
@@ -113,7 +110,7 @@ class Judging:
     ) -> dict[str, Any]:  # fmt: skip
         losses, zeros = (of[name] for of in (judged.losses, judged.zeros))
         row: dict[str, Any] = {"contender": name, "loss": mean(losses)}
-        row |= {key: mean(with_nan(record[key])) for key in _READ}
+        row |= {key: mean(record[key]) for key in _READ}
         by_kind: dict[str, Mapping[str, Sequence[bool]]] = {kind: of_kind(judged, kind) for kind in _KINDS.values()}
         row |= {kind: mean(right[name]) for kind, right in by_kind.items()}
         for of_length in judged.longer.values():
@@ -121,27 +118,27 @@ class Judging:
         row |= {"pass_keys": mean(judged.keys[name]), "time_ratio": speed[name] / speed[BASELINE]}
         row |= {"seconds": speed[name], "sensitivity_ratio": sensitivity.get(name)}
         if name != BASELINE:
-            pairs = [a - b for a, b in zip(zeros, judged.zeros[BASELINE], strict=True)]
-            row |= with_ends("rise", relative_rise(losses, judged.losses[BASELINE], self.settings))
-            row |= with_ends("zeros_gain", paired_mean(torch.tensor(pairs, dtype=torch.float64), self.settings))
+            more_zeros = window_numbers(zeros) - window_numbers(judged.zeros[BASELINE])
+            row |= relative_rise(losses, judged.losses[BASELINE], self.settings).columns("rise")
+            row |= mean_estimate(more_zeros, self.settings).columns("zeros_gain")
             for of_length in judged.longer.values():
-                row |= with_ends("longer_rise", relative_rise(of_length[name], of_length[BASELINE], self.settings))
+                row |= relative_rise(of_length[name], of_length[BASELINE], self.settings).columns("longer_rise")
             for kind, right in (by_kind | {"needle": judged.needles, "key": judged.keys}).items():
-                row |= with_ends(f"{kind}_gain", gain_in_answers(right, name, BASELINE, self.settings.level))
+                row |= gain_in_answers(right, name, BASELINE, self.settings.level).columns(f"{kind}_gain")
         if name == PLAN and CONTROL in judged.losses:
-            row |= with_ends("control_rise", relative_rise(losses, judged.losses[CONTROL], self.settings))
-        return without_nan(row)
+            row |= relative_rise(losses, judged.losses[CONTROL], self.settings).columns("control_rise")
+        shown: dict[str, Any] = finite(row)
+        return shown
 
     def _keys_table(self, records: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
         rows = []
         cells = list(dict.fromkeys((prompt.length, prompt.depth) for prompt in self.keys))
         for name, record in records.items():
             for length, depth in cells:
-                some = [place for place, one in enumerate(self.keys) if (one.length, one.depth) == (length, depth)]
-                right = sum(record["right"][place] for place in some)
-                low, high = wilson(right, len(some), self.settings.level)
-                digits = mean(with_nan([record["log_probability"][place] for place in some]))
-                rows.append((name, length, depth, len(some), right / len(some), low, high, digits))
+                of_cell = [i for i, key in enumerate(self.keys) if (key.length, key.depth) == (length, depth)]
+                right = share_right(sum(record["right"][i] for i in of_cell), len(of_cell), self.settings.level)
+                digits = mean([record["log_probability"][i] for i in of_cell])
+                rows.append((name, length, depth, len(of_cell), right.value, right.low, right.high, digits))
         return pl.DataFrame(rows, schema=KEYS_SCHEMA, orient="row")
 
 

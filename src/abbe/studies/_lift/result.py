@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -46,20 +46,20 @@ KEYS_SCHEMA: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Lift(Result):
     """The result of `lift`.
 
     Attributes:
-        lifted: whether the plan passed the rule on the judged part.
+        lifted: whether the plan passed the rule on the test text.
         plan: patterns and specs of the plan that was judged, in one line that `swap` takes; `file` holds what was
             fitted.
-        table: the judged part: rows for the baseline, the control (softmax, tuned the same way) and the plan, with
+        table: on the test text: rows for the baseline, the control (softmax, tuned the same way) and the plan, with
             paired intervals of their changes over the baseline, and of the plan's loss over the control's
             (`control_rise`). `longer_loss` is the loss in windows of
             `loss_lengths[-1]` tokens (in the manifest), for retrieval if text and context have room for them.
         scan: each candidate in each group of layers separately: harm (relative rise of the loss), gain and zeros.
-        plans: every plan that was measured on the part to choose on, with its steps of tuning.
+        plans: every plan that was measured on the validation text, with its steps of tuning.
         keys: pass keys found by length and depth; empty unless the goal is retrieval.
         findings: what it means; the first says whether the model was lifted, with the rule.
         manifest: on what, how, how long, the rule, what the budget cut, and what was skipped.
@@ -72,13 +72,17 @@ class Lift(Result):
 
     lifted: bool
     plan: str
-    table: pl.DataFrame = field(repr=False)
-    scan: pl.DataFrame = field(repr=False)
-    plans: pl.DataFrame = field(repr=False)
-    keys: pl.DataFrame = field(repr=False)
+    table: pl.DataFrame
+    scan: pl.DataFrame
+    plans: pl.DataFrame
+    keys: pl.DataFrame
     findings: tuple[Finding, ...]
-    manifest: Mapping[str, Any] = field(repr=False)
+    manifest: Mapping[str, Any]
     file: Path | None
+
+    def __repr__(self) -> str:
+        verdict = "lifted" if self.lifted else "not lifted"
+        return f"Lift({self.manifest['model']['name']}: {verdict}, {self.plan!r}, {len(self.plans)} plans tried)"
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -31,7 +31,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Load:
-    """The work that a model and the settings ask for: candidates, windows to choose on, passes of the judged part."""
+    """The work that a model and the settings ask for: candidates, validation windows, passes of the test."""
 
     layers: int
     candidates: int

@@ -34,7 +34,7 @@ class LiftSettings:
     budget: float | None  # seconds
     candidates: tuple[str, ...]
     length: int
-    windows: int  # to choose on, and as many to judge on; twice as many to fit on
+    windows: int  # of the validation and of the test text; twice as many for training
     queries: int
     steps: int
     needle_lengths: tuple[int, ...]

@@ -1,8 +1,8 @@
 """lift: search for a plan that helps a model, and judge it once.
 
-text -> parts to fit, to choose and to judge on -> every candidate fitted in every layer -> scan -> nested plans ->
-rounds of tuning on the first part, measured on the second -> one plan, judged on the third beside its control:
-softmax, tuned the same way.
+text -> training, validation and test text -> every candidate fitted in every layer -> scan -> nested plans -> rounds of
+tuning on the training text, measured on the validation text -> one plan, tested once on the test text beside its
+control: softmax, tuned the same way.
 """
 
 from __future__ import annotations
@@ -25,19 +25,15 @@ from .._engine.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_
 from .._engine.loss import check_causal, window_losses
 from .._engine.measuring import finished_manifest, manifest_facts, window_places
 from .._engine.passes import model_inputs
+from .._engine.prompts import PassKeyMaker
 from .._engine.settings import MOST_RESAMPLES, checked_seed
 from .._engine.watch import watching
 from .._engine.window import allowed_error, check_tokens
-from .findings import findings
-from .fits import ROWS_FROM, Fits
 from .judging import Judging
-from .pass_keys import haystacks, pass_keys
-from .recipes import Tried
-from .records import Records
 from .result import CONTROL_FILE, PLAN_FILE, Lift
-from .rule import CONTROL, PLAN, decide, rule_text
+from .rule import CONTROL, PLAN, decide, findings, rule_text
 from .schedule import CONTENDERS, Load, Schedule, fitting, passes, reserves, seconds_of_a_pass, what_was_cut
-from .search import TEMPERATURES, Search, What
+from .search import TEMPERATURES, Records, Search, Tried, What
 from .settings import (
     CONTROL_SPEC,
     RETRIEVAL,
@@ -49,9 +45,8 @@ from .settings import (
     seconds,
     share,
 )
-from .slopes import HAYSTACKS, ROUNDS, learns
-from .thirds import CHOOSE, FIT, JUDGE, Sealed, cut, judged_lengths, usual_length, windows_of
-from .tuning import Plan
+from .text_parts import TEST, TRAINING, VALIDATION, Sealed, cut, judged_lengths, usual_length, windows_of
+from .tuning import HAYSTACKS, ROUNDS, ROWS_FROM, Fits, Plan, learns
 
 _KINDS, _DEPTHS = 2, 5  # of the needle test
 _SPEED_PASSES = 6
@@ -69,9 +64,9 @@ def lift(
 ) -> Lift:  # fmt: skip
     """Which layers of this causal language model would do better with another normalizer, if any?
 
-    The text is cut into three parts. Temperatures are fitted and tuned on the first, plans are chosen on the second,
-    and one plan is judged on the third, once, by a rule that was fixed before. Its control is softmax, tuned the same
-    way: the loss must hold against the model and against the control.
+    The text is cut into training, validation and test text. Temperatures are fitted and tuned on the first, plans are
+    chosen on the second, and one plan is tested on the third, once, by a rule that was fixed before. Its control is
+    softmax, tuned the same way: the loss must hold against the model and against the control.
 
     Args:
         model, text: as for `diagnose`.
@@ -85,7 +80,7 @@ def lift(
             keys, for all heads at once; the others are scanned group by group.
         length: of the windows, in tokens; by default 512, or the model's context if that is shorter; 256 or 128 if
             the text is too short for so many windows.
-        windows: how many to choose and to judge on; twice as many to fit on. Fewer than 6 never lift.
+        windows: how many of the validation and of the test text; twice as many for training. Fewer than 6 never lift.
         queries: how many queries per window are fitted, and used to count zeros.
         steps: of tuning, for the plans of the last round, or of learning from pass keys; 0 for none. The same steps
             give the same result.
@@ -133,21 +128,21 @@ def lift(
 
 
 class _Job(Job[LiftSettings]):
-    """One search, from the three parts of the text to the result."""
+    """One search, from the parts of the text to the result."""
 
     def __post_init__(self) -> None:
         model, text, settings = self.model, self.text, self.settings
-        portions = cut(text, settings.seed)
-        self.sealed = Sealed(portions.pop(JUDGE))
-        self.portions = portions
-        self.fit, self.choose = (windows_of(model, portions[name], settings) for name in (FIT, CHOOSE))
-        self.fit_keys, self.choose_keys = (
-            pass_keys(model.tokenizer, portions[name], settings.lengths, 1) for name in (FIT, CHOOSE)
+        self.text_parts = cut(text, settings.seed)
+        self.sealed = Sealed(self.text_parts.pop(TEST))
+        parts = [self.text_parts[name] for name in (TRAINING, VALIDATION)]
+        self.training, self.validation = (windows_of(model, part, settings) for part in parts)
+        makers = [PassKeyMaker(model.tokenizer, part.text, part.seed) for part in parts if settings.lengths]
+        self.training_keys, self.validation_keys = (
+            [maker.pass_keys(settings.lengths, 1) for maker in makers] if makers else ([], [])
         )
-        longest = settings.lengths[-1:]
-        self.haystacks = [one for n in longest for one in haystacks(model.tokenizer, portions[FIT], n, HAYSTACKS)]
+        self.haystacks = makers[0].haystacks(settings.lengths[-1], HAYSTACKS) if makers else []
         self._check_learning()
-        self.loss_lengths, self.left_out = judged_lengths(model, portions[CHOOSE], settings)
+        self.loss_lengths, self.left_out = judged_lengths(model, self.text_parts[VALIDATION], settings)
         self.rule = rule_text(settings.goal, settings.max_loss, settings.level, self.loss_lengths)
         self.facts = manifest_facts(Lift.study, model, text, settings.as_json() | {"rule": self.rule}) | {
             "loss_lengths": list(self.loss_lengths)
@@ -164,7 +159,7 @@ class _Job(Job[LiftSettings]):
     def run(self) -> Lift:
         with held(self.folder):
             with swap(self.model, CONTROL_SPEC) as trial:  # must reproduce the model
-                error = trial.check(**model_inputs(self.model, check_tokens(self.model, self.choose)))
+                error = trial.check(**model_inputs(self.model, check_tokens(self.model, self.validation)))
             load = self._load()
             # Before the folder is claimed: a budget that is too small leaves nothing behind.
             again = self.folder is not None and (self.folder / _SCHEDULE).exists()
@@ -180,13 +175,14 @@ class _Job(Job[LiftSettings]):
             self.watch.say_checked(self.model.name, error, allowed_error(self.model))
             self._say_cost(schedule, load, a_pass)
             begun = time.perf_counter()
-            self.fits.make(self.fit)
+            self.fits.make(self.training)
             self.records.spent += time.perf_counter() - begun
             if self.records.get("schedule") is None:  # only now, since the fits do not depend on it
                 self.records.keep("schedule", scheduled)
             search = Search(
-                self.model, self.settings, self.fits, schedule, self.records, self.watch, fit=self.fit,
-                choose=self.choose, fit_keys=self.fit_keys, choose_keys=self.choose_keys, haystacks=self.haystacks,
+                self.model, self.settings, self.fits, schedule, self.records, self.watch,
+                training=self.training, validation=self.validation, training_keys=self.training_keys,
+                validation_keys=self.validation_keys, haystacks=self.haystacks,
                 reserves={} if self.settings.budget is None else reserves(schedule, load, a_pass, self.settings.budget),
             )  # fmt: skip
             winner, which = search.run()
@@ -196,22 +192,22 @@ class _Job(Job[LiftSettings]):
     def _load(self) -> Load:
         s = self.settings
         needles = _KINDS * _DEPTHS * s.prompts * sum(s.needle_lengths) / s.length
-        keys = sum(len(prompt.tokens) for prompt in self.choose_keys) / s.length
+        keys = sum(len(prompt.tokens) for prompt in self.validation_keys) / s.length
         learned = sum(map(learns, s.candidates)) if s.goal == RETRIEVAL else 0
-        read = sum(len(one.body) for one in self.haystacks) / s.length
-        rounds = ROUNDS * (read + len(self.choose) + keys) + s.steps * len(self.haystacks)
+        read = sum(len(haystack.body) for haystack in self.haystacks) / s.length
+        rounds = ROUNDS * (read + len(self.validation) + keys) + s.steps * len(self.haystacks)
         longer = s.windows * sum(self.loss_lengths[1:]) / s.length
         judged = CONTENDERS * (s.windows + longer + needles + 2 * s.prompts * keys + _SPEED_PASSES) + 2 * s.windows
         judged += len(TEMPERATURES) * keys  # for the control of retrieval, which no lack of time makes weaker
         scanned = len(s.candidates) - learned
         return Load(
-            layers=len(plan(self.model, CONTROL_SPEC)), candidates=scanned, windows=len(self.choose),
-            steps=0 if s.goal == RETRIEVAL else s.steps, fit_passes=min(ROWS_FROM, len(self.fit)), prompt_passes=keys,
-            judged_passes=judged, learned_passes=learned * rounds,
+            layers=len(plan(self.model, CONTROL_SPEC)), candidates=scanned, windows=len(self.validation),
+            steps=0 if s.goal == RETRIEVAL else s.steps, fit_passes=min(ROWS_FROM, len(self.training)),
+            prompt_passes=keys, judged_passes=judged, learned_passes=learned * rounds,
         )  # fmt: skip
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
-        a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.choose[0]]), self.model.devices == "cpu")
+        a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.validation[0]]), self.model.devices == "cpu")
         return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
@@ -232,7 +228,7 @@ class _Job(Job[LiftSettings]):
         self.watch.expect(len(self.fits.layers) + load.windows + scan + plans + tuning + heads + rounds + judged)
 
     def _contenders(self, search: Search, winner: Tried, which: Plan) -> dict[str, What | None]:
-        """Fixes the plan, and with it the rule, before the judged part is opened."""
+        """Fixes the plan, and with it the rule, before the test text is opened."""
         contenders: dict[str, What | None] = {BASELINE: None}
         control = search.control(winner, which)
         if control is not None:
@@ -257,18 +253,18 @@ class _Job(Job[LiftSettings]):
         decision = decide(judged, self.settings)
         tables = search.tables()
         facts = self.facts | {
-            "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.choose))},
+            "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.validation))},
             "rule": self.rule,
             "lifted": decision.lifted,
             "cut": cuts,
             "windows": {
-                FIT: window_places(self.fit, self.portions[FIT].start),
-                CHOOSE: window_places(self.choose, self.portions[CHOOSE].start),
-                JUDGE: window_places(judging.windows, self.sealed.start),
+                TRAINING: window_places(self.training, self.text_parts[TRAINING].start),
+                VALIDATION: window_places(self.validation, self.text_parts[VALIDATION].start),
+                TEST: window_places(judging.windows, self.sealed.start),
             },
-            "skipped": [*self.left_out, *self.fit.skipped, *self.choose.skipped, *judging.skipped],
+            "skipped": [*self.left_out, *self.training.skipped, *self.validation.skipped, *judging.skipped],
         }
-        sentences = findings(decision, winner, table, tables["scan"], self.settings, self.rule, cuts)
+        sentences = findings(decision, winner.name, winner.steps, table, tables["scan"], self.settings, self.rule, cuts)
         manifest = finished_manifest(facts, self.records.parts, {"total": time.perf_counter() - self.started})
         result = Lift(
             decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,

@@ -13,7 +13,8 @@ from ...words.numbers import percent, with_interval
 from .._shared.terminal import TextTable, bullets, draw, plain, skipped_lines
 
 if TYPE_CHECKING:
-    from ...studies import Calibration, Interval
+    from ...results import Estimate
+    from ...studies import Calibration
 
 
 def calibration_table(calibration: Calibration) -> RenderableType:
@@ -59,7 +60,7 @@ def _losses(calibration: Calibration) -> TextTable:
     return TextTable("Loss on held-out windows, nats per token", ("stage", "loss", "over baseline", "gain"), rows)
 
 
-def _cell(mean: Interval | None) -> str:
+def _cell(mean: Estimate | None) -> str:
     """z drops the minus of -0.000."""
     return "" if mean is None else with_interval(mean.value, mean.low, mean.high, "{:z.3f}".format)
 

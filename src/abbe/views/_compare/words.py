@@ -21,7 +21,7 @@ PARTS = {
     "affordable": "loss not 1 % worse",
     "lowers_loss": "lowers the loss",
     "separates": "more separable weight",
-    "needs_fewer": "needs fewer tokens",
+    "needs_fewer": "smaller capacity",
     "retrieves": "finds more needles",
     "helps": "helps",
 }

@@ -161,7 +161,7 @@ def _about(result: Lift) -> list[str]:
 
 def lift_page(result: Lift) -> str:
     windows = part_of(result.manifest, "windows")
-    counts = ", ".join(f"{len(windows.get(name) or ())} to {name} on" for name in ("fit", "choose", "judge"))
+    counts = ", ".join(f"{len(windows.get(name) or ())} {name}" for name in ("training", "validation", "test"))
     length, longer = part_of(result.manifest, "settings").get("length"), (result.manifest.get("loss_lengths") or ())[1:]
     counts += "".join(f", and of {n:,} tokens to judge the loss once more" for n in longer)
     about = [f"on {text_name(result.manifest)}: windows of {length} tokens, {counts}", f"plan: {result.plan}"]

@@ -143,7 +143,7 @@ def _plans(result: Lift) -> TextTable:
     left = len(ordered) - len(rows)
     note = f"{left} more in plans.csv" if left > 0 else ""
     columns = ("plan", "steps", "rise", "over softmax tuned the same way", "zeros", "gain")
-    return TextTable("Plans, on the part to choose on; the first was judged", columns, rows, note)
+    return TextTable("Plans, on the validation text; the first was tested", columns, rows, note)
 
 
 def _scan(result: Lift) -> TextTable:

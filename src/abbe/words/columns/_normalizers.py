@@ -86,7 +86,7 @@ _COMPARE_TABLES = (
         column("affordable", "whether its loss is at most 1 % worse"),
         column("lowers_loss", "whether its loss is lower"),
         column("separates", "whether more of its weight is separable; not a reason to recommend it"),
-        column("needs_fewer", "whether it needs fewer tokens"),
+        column("needs_fewer", "whether its capacity is smaller"),
         column("retrieves", "whether it finds more needles"),
         column("helps", "whether it is affordable and one of the other three holds"),
     )),
@@ -142,9 +142,9 @@ _CALIBRATE_TABLES = (
 _RISE = column("rise", "relative rise of the loss over the baseline's", interval=True)
 _OVER_CONTROL = "relative rise of the loss over that of softmax, tuned the same way"
 _LIFT_TABLES = (
-    Table("lift", "table", "a contender on the judged part: the baseline; softmax, tuned the same way; the plan", (
+    Table("lift", "table", "a contender on the test text: the baseline; softmax, tuned the same way; the plan", (
         column("contender", "which of the three"), column("loss", "in nats per token"),
-        column("longer_loss", "the same on the longest judged windows (goal retrieval)"), _ZEROS,
+        column("longer_loss", "the same on the longest windows (goal retrieval)"), _ZEROS,
         column("active", "keys with a weight above 0"), _EFFECTIVE,
         column("lists", "share of key-value lists answered"),
         column("sentences", "share of sentences found among decoys"),
@@ -169,11 +169,11 @@ _LIFT_TABLES = (
         column("sensitivity_ratio", "sensitivity at equal selectivity, over the baseline's"),
         column("output_error", "squared change of the outputs over their size, after fitting"),
     )),
-    Table("lift", "plans", "a plan measured on the selection part", (
+    Table("lift", "plans", "a plan measured on the validation text", (
         column("plan", "patterns and specs, in one line"), column("layers", "how many are changed"),
         column("steps", "of tuning"), column("loss", "in nats per token"), _RISE,
         column("gain", "what the goal gains"), _ZEROS, column("active", "keys with a weight above 0"), _EFFECTIVE,
-        column("chosen", "whether it went on to be judged"),
+        column("chosen", "whether it went on to be tested"),
         column("control_rise", f"{_OVER_CONTROL}; null if it was not tuned, or is softmax itself", interval=True),
     )),
     Table("lift", "keys", "a contender, length and depth (goal retrieval)", (

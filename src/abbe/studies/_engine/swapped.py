@@ -1,4 +1,4 @@
-"""Sensitivity at equal selectivity: each head at the temperature at which it is as selective as the baseline.
+"""Swapped models: loss and weights window by window, sensitivity at equal selectivity, time and memory.
 
 What is special: any normalizer becomes insensitive if it is made flat. So each head's temperature is chosen, on the
 logits of the baseline, to match the mean effective number of tokens of the baseline's softmax, and only then are the
@@ -8,30 +8,81 @@ Jacobians compared. A learned sink counts as one more key, for both.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from .... import bounds
-from ....measures import Rows, sensitivity
-from ....models import AttentionCall, HeadGroup, LoadedModel, Window, swap
-from ....normalizers import Normalizer, normalizer
-from ..passes import run_model
-from ..settings import Settings
-from ..window import query_positions, seeded
+from ... import bounds
+from ...measures import Rows, sensitivity
+from ...models import AttentionCall, HeadGroup, LoadedModel, Swap, Window, swap
+from ...normalizers import Normalizer, normalizer
+from .loss import next_token_losses
+from .passes import run_model
+from .settings import Settings
+from .window import query_positions, seeded
 
 WINDOWS, QUERIES = 8, 8
 _HOTTEST, _GRID = 1e3, 25  # temperatures from 1/hottest to hottest; an odd number, to include 1
 _STEPS = 11  # of a bisection: a step of the grid, ln T = 0.58, is narrowed to 0.0003, far below the tolerance
 _TOLERANCE = 0.02  # of the effective number: beyond it, the number jumps there, and the head is not matched
 _THEORY = {"softmax": "softmax", "sparsemax": "sparsemax", "entmax:alpha=1.5": "entmax15"}
+ROUNDS = 5  # the best one counts: disturbances only slow a pass down
 
+Noted = TypeVar("Noted")
 Logits = dict[str, Tensor]  # by path of the layer: (head, window, query, key)
 Brackets = tuple[Tensor, Tensor, Tensor, Tensor]  # low and high ln T, sign at the low one, whether there is a root
+Rules = Any  # what `swap` takes
+
+
+class SwapReading(ABC, Generic[Noted]):
+    """Listens to a swap while it reads; a study defines what it notes per layer, and how to average that."""
+
+    def __init__(self, model: LoadedModel, swapped: Swap, settings: Settings) -> None:
+        self._model, self._settings = model, settings
+        self._window: Window | None = None
+        self._noted: list[Noted] = []
+        swapped.listen(self._hear)
+
+    @torch.no_grad()
+    def read(self, window: Window) -> dict[str, float]:
+        """The loss, and the means over the layers."""
+        self._window, self._noted = window, []
+        try:
+            loss = float(next_token_losses(self._model, window.tokens).mean())
+        finally:
+            self._window = None
+        return {"loss": loss} | self._means(self._noted)
+
+    def read_all(self, windows: Sequence[Window], on_window: Callable[[], object]) -> dict[str, list[float]]:
+        by_window: dict[str, list[float]] = {}
+        for window in windows:
+            for name, value in self.read(window).items():
+                by_window.setdefault(name, []).append(value)
+            on_window()
+        return by_window
+
+    def _hear(self, call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
+        if self._window is not None:
+            positions = query_positions(call.query.shape[-2], self._settings, self._window)
+            self._noted.append(self._note(call, self._window, positions, weights_of))
+
+    @abstractmethod
+    def _note(
+        self, call: AttentionCall, window: Window, positions: Tensor, weights_of: Callable[[Tensor], Tensor]
+    ) -> Noted:
+        """What to note of a layer at these queries."""
+
+    @abstractmethod
+    def _means(self, noted: Sequence[Noted]) -> dict[str, float]:
+        """Over the layers of a window."""
 
 
 @torch.no_grad()
@@ -179,3 +230,60 @@ def theory(spec: str, keys: int) -> float | None:
     """The proved value for one key with a weight of 0.9 among `keys`, at a margin of 1; None if there is none."""
     name = _THEORY.get(str(normalizer(spec)))
     return None if name is None or keys < 3 else float(bounds.sensitivity_at_equal_selectivity(name, keys))
+
+
+@torch.no_grad()
+def costs(
+    model: LoadedModel, tokens: Tensor, contenders: Mapping[str, Rules | None], on_pass: Callable[[], object]
+) -> dict[str, dict[str, Any]]:
+    """Best time of a forward pass and peak memory of its tensors in MB, for each named swap (None: no swap).
+
+    Every round takes all in turn, so that a machine that is busy for a while slows down all of them.
+    """
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    memory: dict[str, float | None] = {}
+    for number in range(ROUNDS + 1):
+        for name, what in contenders.items():
+            with nullcontext() if what is None else swap(model, what):
+                if number == 0:  # also the pass that warms up
+                    memory[name] = peak_megabytes(lambda: _forward(model, tokens))
+                    continue
+                start = time.perf_counter()
+                _forward(model, tokens)
+                times[name].append(time.perf_counter() - start)
+            on_pass()
+    return {"seconds": {name: min(seconds) for name, seconds in times.items()}, "megabytes": memory}
+
+
+def _forward(model: LoadedModel, tokens: Tensor) -> None:
+    network: Any = model.network
+    network(input_ids=tokens[None].to(model.device), use_cache=False)
+
+
+def peak_megabytes(work: Callable[[], object]) -> float | None:
+    """Peak memory of the tensors created by `work`, in MB; None if unknown."""
+    try:
+        with _quiet_profiler(), torch.autograd.profiler.profile(profile_memory=True) as seen:
+            work()
+        results: Any = seen.kineto_results
+        changes = sorted((event.start_ns(), event.nbytes()) for event in results.events() if event.name() == "[memory]")
+    except (AttributeError, RuntimeError):
+        return None
+    now = most = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most / 1e6 if changes else None
+
+
+@contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Without this the profiler writes lines on standard error."""
+    name = "KINETO_LOG_LEVEL"
+    before = os.environ.get(name)
+    os.environ[name] = "99"
+    try:
+        yield
+    finally:
+        os.environ.pop(name)
+        os.environ.update({} if before is None else {name: before})

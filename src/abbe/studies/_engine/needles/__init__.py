@@ -1,1 +1,0 @@
-"""The needle test: prompts with one right answer, margins, and paired gains."""
