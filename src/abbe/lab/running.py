@@ -181,7 +181,7 @@ def train_all(
                 keep(choice, train(task, choice, device=device))
         return
     context = multiprocessing.get_context("spawn")  # a fork of a process that has used torch's threads may hang
-    stop = context.Event()
+    stop = context.RawValue("b", 0)  # no event: a worker that is killed while it looks would keep its lock
     sizes = {name: value for name, value in task.facts().items() if name not in ("task", "text")}
     given = (stop, os.getpid(), task.name, sizes, getattr(task, "text", None), str(device))
     with ProcessPoolExecutor(min(workers, len(choices)), context, _start_worker, given) as pool:
@@ -191,13 +191,12 @@ def train_all(
             while running:
                 for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
                     keep(running.pop(future), future.result())
-        except BrokenProcessPool:
-            stop.set()
+        except BrokenProcessPool:  # the pool ends the others
             raise AbbeError(
                 "a worker ended while it trained (out of memory?): run again to resume, with --workers 1 to see why"
             ) from None
         except BaseException:
-            stop.set()  # workers end at their next step
+            stop.value = 1  # workers end at their next step
             pool.shutdown(cancel_futures=True)
             raise
 
@@ -237,7 +236,7 @@ def _start_worker(stop: Any, caller: int, name: str, sizes: Mapping[str, Any], t
 
     def alive() -> None:
         """End the process if it was stopped or its caller is gone."""
-        if stop.is_set() or os.getppid() != caller:
+        if stop.value or os.getppid() != caller:
             os._exit(1)
 
     _train_here = partial(train, make_task(name, sizes, text), alive=alive, device=torch.device(device))
