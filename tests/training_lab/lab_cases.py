@@ -8,12 +8,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from abbe.lab.network import AttentionSettings
+from abbe.lab.run import Configuration, _generator
+from abbe.lab.tasks import Task, make_task, stacked
 from abbe.models import Text
-from abbe.studies._train.configuration import Configuration
-from abbe.studies._train.network.attention import AttentionSettings
-from abbe.studies._train.run import _generator
-from abbe.studies._train.tasks import Task, make_task
-from abbe.studies._train.tasks.task import stacked
 
 CYCLE = "hello word, as if" * 200  # the next character is no function of the last one, but of the last two
 ORDERED = "abcdefgh" * 400  # here it is one

@@ -6,10 +6,10 @@ from typing import Any
 
 from lab_cases import choice
 
-from abbe.studies._train.configuration import Configuration
-from abbe.studies._train.early_warning import roc_table, warning_table
-from abbe.studies._train.reading import ALL_QUANTITIES
-from abbe.studies._train.tables import Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
+from abbe.lab.early_warning import roc_table, warning_table
+from abbe.lab.reading import ALL_QUANTITIES
+from abbe.lab.result import Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
+from abbe.lab.run import Configuration
 
 STEPS = [1, 5, 9, 10]
 

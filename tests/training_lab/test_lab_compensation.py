@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from lab_cases import choice, small
 
-from abbe.studies._train.run import train
+from abbe.lab.run import train
 
 STEPS, CLOSE = 200, 1e-5
 RATES = {"sgd": 0.5, "adamw": 0.02, "muon": 0.02}

@@ -10,9 +10,9 @@ import polars as pl
 import pytest
 from scipy import stats
 
-from abbe.studies._train.early_warning import RESERVE, auc, shown_at, warning_table
-from abbe.studies._train.reading import ALL_QUANTITIES
-from abbe.studies._train.result import ALERT_SCHEMA, CURVE_SCHEMA, TABLE_SCHEMA
+from abbe.lab.early_warning import RESERVE, auc, shown_at, warning_table
+from abbe.lab.reading import ALL_QUANTITIES
+from abbe.lab.result import ALERT_SCHEMA, CURVE_SCHEMA, TABLE_SCHEMA
 
 STEPS = list(range(1, 101))
 START = 4.0

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,8 @@ from polars.testing import assert_frame_equal
 from run_files import check_files
 
 import abbe
-from abbe.studies._train import experiment, side_by_side
-from abbe.studies._train.run import train
+from abbe.lab import running
+from abbe.lab.run import train
 
 SHORT: dict[str, Any] = {
     "normalizers": ["softmax", "sparsemax"], "rates": [0.01, 0.03], "seeds": 2, "steps": 10, "workers": 1,
@@ -34,8 +36,8 @@ TABLES = ("table", "curves", "lengths", "alerts", "summary", "warnings")
 @pytest.fixture(autouse=True)
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages have tests of their own, and nobody reads here how long it will take."""
-    monkeypatch.setattr(experiment, "has", lambda extra: False)
-    monkeypatch.setattr(experiment, "_TIMED", 1)
+    monkeypatch.setattr(running, "has", lambda extra: False)
+    monkeypatch.setattr(running, "_TIMED", 1)
 
 
 def run(folder: Path | None = None, **changed: Any) -> abbe.Experiment:
@@ -52,7 +54,7 @@ def same(first: abbe.Experiment, second: abbe.Experiment) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "has", lambda extra: False)
+        patch.setattr(running, "has", lambda extra: False)
         run(folder)
     return folder
 
@@ -84,7 +86,8 @@ def test_stopped_and_resumed_is_as_uninterrupted(
             raise KeyboardInterrupt
         return train(*given, **named)
 
-    monkeypatch.setattr(side_by_side, "train", stopped)
+    monkeypatch.setattr(running, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
+    monkeypatch.setattr(running, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     before = parts(tmp_path)
@@ -135,7 +138,7 @@ def test_another_kind_of_device_is_another_run(
     assert "device" not in whole.manifest["identity"]
     assert whole.manifest["model"]["device"] == "cpu"
     same(run(finished, device="cpu"), whole)
-    monkeypatch.setattr(experiment, "as_device", torch.device)
+    monkeypatch.setattr(running, "as_device", torch.device)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: device\): name a new folder"):
         run(finished, device="cuda:1")
 
@@ -147,20 +150,20 @@ def test_an_accelerator_has_one_worker_unless_more_are_asked_for(monkeypatch: py
         asked.append((workers, device))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(experiment, "as_device", torch.device)
-    monkeypatch.setattr(experiment, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
-    monkeypatch.setattr(experiment, "train_all", train_all)
+    monkeypatch.setattr(running, "as_device", torch.device)
+    monkeypatch.setattr(running, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
+    monkeypatch.setattr(running, "train_all", train_all)
     for workers in (None, 3):
         with pytest.raises(KeyboardInterrupt):
             run(workers=workers, device="cuda:1")
     assert asked == [(1, torch.device("cuda:1")), (3, torch.device("cuda:1"))]
-    assert side_by_side.usual_workers() == side_by_side.usual_workers(torch.device("cpu")) >= 1
+    assert running.usual_workers() == running.usual_workers(torch.device("cpu")) >= 1
 
 
 def test_a_finished_folder_gives_the_same_without_training(
     finished: Path, whole: abbe.Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(side_by_side, "train", lambda *_, **__: pytest.fail("it was trained before"))
+    monkeypatch.setattr(running, "train", lambda *_, **__: pytest.fail("it was trained before"))
     same(run(finished), whole)
     assert whole.experiment == "recall"
     assert whole.manifest["settings"]["seeds"] == [0, 1]
@@ -175,37 +178,37 @@ def test_every_run_and_seed_has_a_row(whole: abbe.Experiment) -> None:
     assert whole.curves.group_by("run", "seed").agg(pl.len())["len"].min() == 10
 
 
-class FakeWorker:
-    made: list[FakeWorker]
-
-    def __init__(self, task: Any, device: torch.device) -> None:
-        self.device, self.closed = device, False
-        self.made.append(self)
-
-    def train(self, one: Any) -> dict[str, Any]:
-        if one.rate > 1:
-            raise abbe.AbbeError("refused")
-        time.sleep(0.01)
-        return {"rate": one.rate}
-
-    def close(self) -> None:
-        self.closed = True
+@pytest.mark.slow
+def test_a_worker_that_refuses_stops_the_others() -> None:
+    """In two processes: the message comes through, and no run goes on."""
+    jobs = [choice(steps=10**6), choice(normalizer="softmx"), choice(steps=10**6, rate=0.02)]
+    with pytest.raises(abbe.AbbeError, match="softmx"):
+        running.train_all(small("recall"), jobs, 2, lambda *_: pytest.fail("nothing was finished"))
+    assert multiprocessing.active_children() == []
 
 
-@pytest.mark.parametrize("rates", [(0.1, 0.2, 0.3), (0.1, 2.0, 0.3)])
-def test_workers_are_closed_whatever_happens(rates: tuple[float, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(side_by_side, "Worker", FakeWorker)
-    FakeWorker.made, kept = [], list[float]()
-    jobs = [choice(rate=rate) for rate in rates]
+@pytest.mark.slow
+def test_a_worker_that_dies_is_reported_in_one_line() -> None:
+    jobs = [choice(steps=10**6), choice(steps=10**6, rate=0.02)]
+    killer = threading.Timer(8, lambda: multiprocessing.active_children()[0].kill())
+    killer.start()
+    with pytest.raises(abbe.AbbeError, match=r"a worker ended .* run again to resume") as raised:
+        running.train_all(small("recall"), jobs, 2, lambda *_: pytest.fail("nothing was finished"))
+    assert "\n" not in str(raised.value)
+    assert multiprocessing.active_children() == []
 
-    def keep(one: Any, content: dict[str, Any]) -> None:
-        kept.append(content["rate"])
 
-    with pytest.raises(abbe.AbbeError, match="refused") if max(rates) > 1 else nullcontext():
-        side_by_side.train_all(small("recall"), jobs, 2, keep, torch.device("cuda:1"))
-    assert sorted(kept) == list(rates) or max(rates) > 1
-    assert [worker.device for worker in FakeWorker.made] == [torch.device("cuda:1")] * 2
-    assert all(worker.closed for worker in FakeWorker.made)
+def test_starting_workers_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their environment, signals and main module are not those of the caller, and are put back."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    before = dict(os.environ), sys.modules["__main__"], signal.getsignal(signal.SIGINT)
+    with suppress(KeyError), running._clean_start():
+        assert {os.environ[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "NUMBA")} == {"1"}
+        assert not hasattr(sys.modules["__main__"], "__file__")
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+        raise KeyError
+    assert (dict(os.environ), sys.modules["__main__"], signal.getsignal(signal.SIGINT)) == before
 
 
 @pytest.mark.slow
@@ -241,11 +244,13 @@ def is_alive(process: int) -> bool:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked up in /proc")
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_no_worker_outlives_its_caller(how: signal.Signals) -> None:
-    """Ctrl-C reaches the whole group of the terminal, a kill the caller alone."""
-    with subprocess.Popen([sys.executable, "-c", SCRIPT], stderr=subprocess.PIPE, process_group=0) as caller:
+def test_no_worker_outlives_its_caller(how: signal.Signals, tmp_path: Path) -> None:
+    """Ctrl-C reaches the whole group of the terminal, a kill the caller alone; workers do not run the script again."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    with subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, process_group=0) as caller:
         try:
-            workers = waited(lambda: some if len(some := children(caller.pid)) == 2 else None)
+            workers = waited(lambda: some if len(some := children(caller.pid)) == 3 else None)  # and their tracker
             time.sleep(5)  # they are training by now, or still starting: both must end
             (os.killpg if how == signal.SIGINT else os.kill)(caller.pid, how)
             caller.wait(120)

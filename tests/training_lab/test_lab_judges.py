@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from lab_parts import BROKEN, GOOD, SLOW, part, seed, tables
 
-from abbe.studies._train.judges import judge_accuracy, judge_length, judge_loss
+from abbe.lab.judges import judge_accuracy, judge_length, judge_loss
 from abbe.words.finding import Finding
 
 PUBLISHED = {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124}

@@ -11,7 +11,7 @@ from lab_cases import choice, small
 from torch import Tensor, nn
 
 import abbe
-from abbe.studies._train.run import CPU, _generator, _Run
+from abbe.lab.run import CPU, _generator, _Run
 
 SEEDS, SIZE = (0, 1), 24
 

@@ -10,8 +10,8 @@ import torch
 from lab_cases import choice, small, untrained
 from torch import nn
 
-from abbe.studies._train.optimizers import Factors, Optimizer, compensation, orthogonalised
-from abbe.studies._train.run import _groups
+from abbe.lab.optimizers import Factors, Optimizer, compensation, orthogonalised
+from abbe.lab.run import _groups
 
 RATE, STEPS = 0.05, 12
 Make = Callable[[list[nn.Parameter], float], torch.optim.Optimizer]

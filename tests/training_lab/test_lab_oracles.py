@@ -9,10 +9,9 @@ import torch
 from lab_cases import ORDERED, WIDTHS, accuracy, choice, put, small, untrained
 from torch import nn
 
+from abbe.lab.run import train
+from abbe.lab.tasks import Batch, Recall, make_task
 from abbe.models import Text
-from abbe.studies._train.run import train
-from abbe.studies._train.tasks import Batch, make_task
-from abbe.studies._train.tasks.recall import Recall
 
 SHARP = 200.0
 one = torch.eye

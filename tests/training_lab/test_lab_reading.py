@@ -10,12 +10,10 @@ import torch
 from lab_cases import choice, small, untrained
 
 import abbe
+from abbe.lab.reading import SIZE, Reader, attentions, snapshot, watch
+from abbe.lab.run import Configuration, train
+from abbe.lab.tasks import Batch, stacked
 from abbe.measures import Rows, choose_sets, dispersion, geometry, sensitivity, summarize
-from abbe.studies._train.configuration import Configuration
-from abbe.studies._train.reading import SIZE, Reader, attentions, snapshot, watch
-from abbe.studies._train.run import train
-from abbe.studies._train.tasks import Batch
-from abbe.studies._train.tasks.task import stacked
 from abbe.training import LayerRows, measure_layers
 
 

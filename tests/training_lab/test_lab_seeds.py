@@ -10,12 +10,10 @@ import torch
 from lab_cases import WIDTHS, choice, small, untrained, without_times
 from torch import nn
 
-from abbe.studies._train.run import _generator, train
-from abbe.studies._train.side_by_side import one_thread
-from abbe.studies._train.tasks import make_task
-from abbe.studies._train.tasks.task import stacked
-from abbe.studies._train.temperature import temperature
-from abbe.studies._train.worker import Worker
+from abbe.lab import running
+from abbe.lab.network import temperature
+from abbe.lab.run import _generator, train
+from abbe.lab.tasks import make_task, stacked
 
 LEARNS = "entmax:alpha=1.5,learn=true"
 
@@ -69,14 +67,13 @@ def _all(module: nn.Module | None) -> list[nn.Parameter]:
 def test_same_seed_gives_the_same_numbers_here_and_in_a_worker() -> None:
     """Bit for bit, here and in a process of its own."""
     task, run = small("maximum"), choice("maximum", normalizer=LEARNS, seeds=(0, 1))
-    with one_thread():
+    with running.one_thread():
         first, second = (without_times(train(task, run)) for _ in range(2))
     assert first == second
-    worker = Worker(task)
-    try:
-        assert without_times(worker.train(run)) == first
-    finally:
-        worker.close()
+    made: list[dict[str, Any]] = []
+    other = choice("maximum", seeds=(0, 1))
+    running.train_all(task, [run, other], 2, lambda one, content: made.append(content) if one == run else None)
+    assert [without_times(content) for content in made] == [first]
 
 
 def test_what_is_read_does_not_change_the_run() -> None:

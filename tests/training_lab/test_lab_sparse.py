@@ -8,9 +8,8 @@ from lab_cases import choice, small
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from abbe.studies._train.network.attention import Attention, AttentionSettings
-from abbe.studies._train.run import train
-from abbe.studies._train.temperature import temperature
+from abbe.lab.network import Attention, AttentionSettings, temperature
+from abbe.lab.run import train
 
 LENGTH, SEEDS = 128, 2
 

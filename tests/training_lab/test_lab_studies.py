@@ -10,8 +10,7 @@ import pytest
 from lab_cases import CYCLE
 
 import abbe
-from abbe.studies._train import experiment, text_study
-from abbe.studies._train.length_study import QUICK, USUAL
+from abbe.lab import experiments, running
 
 QUIET: dict[str, Any] = {"progress": False, "workers": 1}
 
@@ -59,20 +58,22 @@ def test_sizes_of_a_recall_task() -> None:
 
 
 def test_usual_normalizers_of_train_length_are_those_of_the_issue() -> None:
-    named = {abbe.normalizer(spec).name for spec in USUAL.normalizers}
-    assert "topk:k=1" in USUAL.normalizers
+    usual, quick = experiments.USUAL["length"], experiments.QUICK["length"]
+    named = {abbe.normalizer(spec).name for spec in usual.normalizers}
+    assert "topk:k=1" in usual.normalizers
     assert named == {
         *("softmax", "adaptive-temperature", "learned-temperature", "ssmax", "sparsemax", "entmax", "asentmax"),
         *("topk", "hybrid"),
     }
-    assert "entmax:alpha=1.5,learn=true" in USUAL.normalizers
-    assert set(QUICK.normalizers) < set(USUAL.normalizers)
-    assert all(len(rates) == 3 for rates in USUAL.rates.values())
+    assert "entmax:alpha=1.5,learn=true" in usual.normalizers
+    assert set(quick.normalizers) < set(usual.normalizers)
+    assert all(len(rates) == 3 for rates in usual.rates.values())
 
 
 def test_text_learns_some_and_is_judged_by_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(experiment, "_TIMED", 1)
-    monkeypatch.setattr(text_study, "USUAL", dataclasses.replace(text_study.USUAL, readings=2, test_size=8))
+    monkeypatch.setattr(running, "_TIMED", 1)
+    short = dataclasses.replace(experiments.USUAL["text"], readings=2, test_size=8)
+    monkeypatch.setitem(experiments.USUAL, "text", short)
     text = abbe.Text("cycle", CYCLE)
     result = abbe.train_text(text, normalizers="softmax", rates=0.003, seeds=1, steps=10, **QUIET)
     assert result.experiment == "text"

@@ -10,8 +10,7 @@ from lab_cases import choice, small
 from lab_parts import BROKEN, GOOD, NOISY, RISEN, SLOW, STEPS, part, seed
 from scipy import stats
 
-from abbe.studies._train.run import train
-from abbe.studies._train.tables import (
+from abbe.lab.result import (
     alert_table,
     best_run,
     curve_table,
@@ -21,6 +20,7 @@ from abbe.studies._train.tables import (
     run_table,
     summary_table,
 )  # fmt: skip
+from abbe.lab.run import train
 
 
 def test_half_step_failed_and_diverged() -> None:

@@ -8,8 +8,8 @@ import pytest
 from lab_cases import choice, small
 
 import abbe
-from abbe.studies._train.run import reading_steps, train
-from abbe.studies._train.temperature import Temperature, temperature
+from abbe.lab.network import Temperature, temperature
+from abbe.lab.run import reading_steps, train
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,17 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from abbe.studies._train.result import (
+from abbe.lab.result import (
     ALERT_SCHEMA,
     CURVE_SCHEMA,
     LENGTH_SCHEMA,
     ROC_SCHEMA,
     TABLE_SCHEMA,
     WARNING_SCHEMA,
+    Tables,
+    summary_table,
 )
-from abbe.studies._train.statements import judge_temperature
-from abbe.studies._train.tables import Tables, summary_table
+from abbe.lab.statements import judge_temperature
 
 SEEDS = range(5)
 

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest.mock import patch
 
+from abbe.lab import early_warning
+from abbe.lab.network import temperature
+from abbe.lab.reading import ALL_QUANTITIES
+from abbe.lab.result import alert_table, curve_table, length_table, run_table, summary_table
+from abbe.lab.run import Configuration, can_be_compensated
 from abbe.studies import Experiment, Finding
-from abbe.studies._train import early_warning
-from abbe.studies._train.configuration import Configuration, can_be_compensated
-from abbe.studies._train.reading import ALL_QUANTITIES
-from abbe.studies._train.tables import alert_table, curve_table, length_table, run_table, summary_table
-from abbe.studies._train.temperature import temperature
 
 STEPS = (1, 2, 5, 10, 20, 30, 40)
 LENGTHS = (16, 64, 256, 1024, 4096, 16384)

@@ -21,7 +21,7 @@ from ._lift import lift as _lift
 from ._options import Debug
 from ._scale import cost as _cost
 from ._scale import merge as _merge
-from ._train.group import make_group
+from ._train import make_group
 
 
 class OneLineGroup(TyperGroup):

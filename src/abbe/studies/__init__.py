@@ -7,6 +7,7 @@ from ..words.finding import Finding, KeyNumber
 from ..words.paper import FIGURES
 
 if _typing.TYPE_CHECKING:
+    from ..lab import Experiment, train_length, train_recall, train_temperature, train_text
     from ._calibrate.result import Calibration
     from ._calibrate.study import calibrate
     from ._capacity.result import Capacity
@@ -34,11 +35,6 @@ if _typing.TYPE_CHECKING:
     from ._report.study import report
     from ._reproduce.result import Claim, Figure, Reproduction
     from ._reproduce.study import reproduce
-    from ._train.length_study import train_length
-    from ._train.recall_study import train_recall
-    from ._train.result import Experiment
-    from ._train.temperature_study import train_temperature
-    from ._train.text_study import train_text
     from ._try_normalizers import NormalizerTrial, try_normalizers
     from ._verify import Verdict, verify
     from ._work import Progress, progress, progress_of, work, working
@@ -124,11 +120,7 @@ _NAMES = {
         "._report.result": ("Report",),
         "._report.sample": ("Ball", "Sample", "SampleRow"),
         "._reproduce.result": ("Claim", "Figure", "Reproduction"),
-        "._train.result": ("Experiment",),
-        "._train.length_study": ("train_length",),
-        "._train.recall_study": ("train_recall",),
-        "._train.temperature_study": ("train_temperature",),
-        "._train.text_study": ("train_text",),
+        "..lab": ("Experiment", "train_length", "train_recall", "train_temperature", "train_text"),
         "._work": ("Progress", "progress", "progress_of", "work", "working"),
     },
     "all": {  # they write pages

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import AbbeError
+from ..lab.result import Experiment, opened_experiment
 from ..results import Result, Run, Training, opened_run, opened_training, read_manifest
 from ._calibrate.result import Calibration, opened_calibration
 from ._capacity.result import Capacity, opened_capacity
@@ -18,7 +19,6 @@ from ._lift.result import Lift, opened_lift
 from ._report.result import SAMPLE, Report
 from ._report.study import opened_report
 from ._reproduce.result import Reproduction, opened_reproduction
-from ._train.result import Experiment, opened_experiment
 
 _OPENERS: dict[str, Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Result]] = {
     Run.study: opened_run,

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..._errors import AbbeError
-from ..._float64 import where_double
-from ...normalizers import Normalizer
-from ...training import Alerts, LayerRows, Measured, Values, measure_layers
-from .network.attention import Attention, Seen
+from .._errors import AbbeError
+from .._float64 import where_double
+from ..normalizers import Normalizer
+from ..training import Alerts, LayerRows, Measured, Values, measure_layers
+from .network import Attention, Seen
 
 SIZE = 4  # of the selected sets whose separability is measured: small tasks have few keys
 _SEQUENCES, _ROWS = 4, 16  # read at most

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...training import list_rules
-from ...words.lab import CHOICE
-from .result import ROC_SCHEMA, WARNING_SCHEMA
-from .tables import ROSE, best_run
+from ..training import list_rules
+from ..words.lab import CHOICE
+from .result import ROC_SCHEMA, ROSE, WARNING_SCHEMA, best_run
 
 SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and the factor by which to wait longer
 ALLOWED = 0.05  # false alarms at the suggested threshold

@@ -1,17 +1,175 @@
-"""train_length, judged: does softmax decay, which normalizers keep more or only fit, and what was learned?"""
+"""Rules by which `train_length`, `train_recall` and `train_text` are judged: normalizers compared seed by seed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import polars as pl
 
-from ....words.finding import Fact, Finding
-from ....words.lab import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED
-from ....words.numbers import number, percent, with_interval
-from ..tables import Tables, mean_interval
-from .paired import BETTER, WORSE, Gain, at_best_rate, baseline_of, by_optimizer, by_seed, gain, rate_finding
+from ..words.finding import Fact, Finding
+from ..words.lab import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED
+from ..words.numbers import number, percent, with_interval
+from .result import Tables, best_run, mean_interval, rate_sensitivities
+
+BASELINE = "softmax"
+BETTER, WORSE, UNDECIDED = "higher", "lower", "undecided"
+
+
+@dataclass(frozen=True)
+class Gain:
+    """Mean difference to the baseline over seeds, with its interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+
+    @property
+    def verdict(self) -> str:
+        """Decided if the interval excludes 0."""
+        if self.low is None or self.high is None:
+            return UNDECIDED
+        return BETTER if self.low > 0 else WORSE if self.high < 0 else UNDECIDED
+
+    def numbers(self, name: str) -> dict[str, Fact]:
+        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def points(self) -> str:
+        """In percentage points: "+3.1 (+1.2 to +5)"."""
+        return self._formatted(100)
+
+    def plain(self) -> str:
+        return self._formatted(1)
+
+    def _formatted(self, factor: float) -> str:
+        return with_interval(self.mean, self.low, self.high, lambda x: number(factor * x, 3, signed=True))
+
+
+def gain(values: Mapping[int, float], baseline: Mapping[int, float], level: float) -> Gain:
+    """Over the seeds that both have."""
+    return Gain(*mean_interval([values[seed] - baseline[seed] for seed in baseline if seed in values], level))
+
+
+def at_best_rate(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The seeds of the best run of each normalizer, in the order of the runs."""
+    return {name: rows.filter(pl.col("run") == best_run(rows)) for name, rows in _by_normalizer(table).items()}
+
+
+def _by_normalizer(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    groups = table.partition_by("normalizer", maintain_order=True)
+    return {rows["normalizer"][0]: rows for rows in groups}
+
+
+def baseline_of(names: Sequence[str]) -> str:
+    """softmax, or the first one."""
+    return BASELINE if BASELINE in names else names[0]
+
+
+def by_optimizer(tables: Tables) -> list[tuple[str, pl.DataFrame]]:
+    """The rows of each optimizer, with a suffix for topics: empty if there is only one."""
+    groups = tables.table.partition_by("optimizer", maintain_order=True)
+    return [("" if len(groups) == 1 else f", {rows['optimizer'][0]}", rows) for rows in groups]
+
+
+def by_seed(rows: pl.DataFrame, column: str) -> dict[int, float]:
+    """Without seeds that have no finite value."""
+    return {seed: x for seed, x in rows.select("seed", column).iter_rows() if x is not None}
+
+
+def rate_finding(table: pl.DataFrame, more: str, level: float) -> list[Finding]:
+    """Sensitivity to the rate against the baseline, and whether the sweep was wide enough; nothing for one rate."""
+    if table["rate"].n_unique() < 2:
+        return []
+    groups = _by_normalizer(table)
+    baseline = baseline_of(list(groups))
+    sensitive = {name: rate_sensitivities(rows) for name, rows in groups.items()}
+    gains = {name: gain(some, sensitive[baseline], level) for name, some in sensitive.items() if name != baseline}
+    first = mean_interval(list(sensitive[baseline].values()), level)
+    words = [f"{name} {one.plain()}" for name, one in gains.items()]
+    differ = [f"{name} ({one.verdict})" for name, one in gains.items() if one.verdict != UNDECIDED]
+    edges = [name for name, rows in groups.items() if _at_edge(rows)]
+    sentence = (
+        f"Sensitivity to the rate: {baseline} loses {with_interval(*first, lambda x: number(x, 3))} nats on average "
+        f"over the rates against its best one"
+        + (f"; against it: {'; '.join(words)}. " if words else ". ")
+        + (f"Different beyond chance: {', '.join(differ)}. " if differ else "No difference is beyond chance. ")
+        + (f"At the edge of the sweep, so that a wider one might find better: {', '.join(edges)}." if edges else "")
+    ).rstrip()
+    rule = (
+        "By seed, the mean over rates of min(training loss, first loss) minus the best one (arXiv 2309.14322), each "
+        f"minus that of {baseline}. Beyond chance: the {level:.0%} interval over seeds leaves 0 out; intervals are not "
+        "widened for the number of comparisons."
+    )
+    numbers: dict[str, Fact] = {baseline: first[0]}
+    for name, one in gains.items():
+        numbers |= one.numbers(name)
+    return [Finding(f"sensitivity to the rate{more}", sentence, rule, numbers | {"at_edge": ", ".join(edges)})]
+
+
+def _at_edge(rows: pl.DataFrame) -> bool:
+    rates = rows["rate"].unique().sort()
+    best = rows.filter(pl.col("run") == best_run(rows))["rate"][0]
+    return len(rates) > 2 and best in (rates[0], rates[-1])
+
+
+def _judge_measure(tables: Tables, level: float, measure: str) -> tuple[Finding, ...]:
+    findings: list[Finding] = []
+    for more, rows in by_optimizer(tables):
+        findings += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
+    return tuple(findings)
+
+
+judge_accuracy, judge_loss = partial(_judge_measure, measure="accuracy"), partial(_judge_measure, measure="loss")
+
+
+def _versus(table: pl.DataFrame, more: str, measure: str, level: float) -> Finding:
+    """Held-out accuracy or loss against that of the baseline, paired by seed."""
+    best = at_best_rate(table)
+    baseline = baseline_of(list(best))
+    values = {name: by_seed(rows, measure) for name, rows in best.items()}
+    gains = {
+        name: gain(some, values[baseline], level)
+        for name, some in values.items()
+        if name != baseline and set(some) & set(values[baseline])
+    }
+    good, bad = (BETTER, WORSE) if measure == "accuracy" else (WORSE, BETTER)
+    better = [name for name, one in gains.items() if one.verdict == good]
+    worse = [name for name, one in gains.items() if one.verdict == bad]
+    unknown = [name for name in values if name != baseline and name not in gains]
+    first = mean_interval(list(values[baseline].values()), level)[0] if values[baseline] else None
+    shown = percent(first, 3) if measure == "accuracy" else f"{number(first, 3)} nats"
+    unit = "points" if measure == "accuracy" else "nats"
+    words = [f"{name} {one.points() if measure == 'accuracy' else one.plain()}" for name, one in gains.items()]
+    words += [f"{name} has no finite one" for name in unknown]
+    verdict = f"{', '.join(better) or 'none'} better, {', '.join(worse) or 'none'} worse"
+    sentence = (
+        f"Against {baseline} (held-out {measure} {shown}), each at its own best rate: {verdict}."
+        + (f" Differences in {unit}: {'; '.join(words)}." if words else "")
+    )  # fmt: skip
+    rule = (
+        f"Held-out {measure} minus that of {baseline}, paired by seed, each at the rate of its lowest training loss. "
+        f"Better or worse: the {level:.0%} interval over seeds leaves 0 out; intervals are not widened for the number "
+        "of comparisons."
+    )
+    numbers: dict[str, Fact] = {baseline: first}
+    for name, one in gains.items():
+        numbers |= one.numbers(name)
+    return Finding(f"normalizers against {baseline}{more}", sentence, rule, numbers | {"verdict": verdict})
+
+
+def _pace(table: pl.DataFrame, more: str) -> Finding:
+    """Steps to half the first loss: they differ even if all reach the same final loss."""
+    steps: dict[str, Fact] = {}
+    for name, rows in at_best_rate(table).items():
+        halves = by_seed(rows, "half_step")
+        steps[name] = statistics.median(halves.values()) if len(halves) == len(rows) else None
+    words = [f"{name} {number(x, 3) if x is not None else 'never with all seeds'}" for name, x in steps.items()]
+    rule = "Median over seeds of the first step that was read with at most half of the first loss, at the best rate."
+    return Finding(f"steps to half the loss{more}", f"Steps to half the first loss: {'; '.join(words)}.", rule, steps)
+
 
 TRAINED = 16  # items of the longest sets in training
 FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
@@ -110,11 +268,11 @@ def _compared(
 
 def _gains(by_length: Mapping[str, _ByLength], lengths: list[int], baseline: str, level: float) -> dict[str, Gain]:
     """Mean accuracy over these lengths minus that of the baseline, paired by seed."""
-    means = {name: _by_seed(rows, lengths) for name, rows in by_length.items()}
+    means = {name: _mean_by_seed(rows, lengths) for name, rows in by_length.items()}
     return {name: gain(some, means[baseline], level) for name, some in means.items() if name != baseline}
 
 
-def _by_seed(rows: _ByLength, lengths: list[int]) -> dict[int, float]:
+def _mean_by_seed(rows: _ByLength, lengths: list[int]) -> dict[int, float]:
     return {seed: sum(rows[n][seed] for n in lengths) / len(lengths) for seed in rows[lengths[0]]}
 
 
@@ -130,7 +288,7 @@ def _at_equal_rates(table: pl.DataFrame, lengths: pl.DataFrame, more: str, level
         by_length = {name: _by_length(lengths, run) for name, run in some.select("normalizer", "run").iter_rows()}
         if baseline not in by_length:  # failed on another machine
             continue
-        alone = mean_interval(list(_by_seed(by_length[baseline], longer).values()), level, (0.0, 1.0))
+        alone = mean_interval(list(_mean_by_seed(by_length[baseline], longer).values()), level, (0.0, 1.0))
         gains = _gains(by_length, longer, baseline, level)
         own.append(f"{rate:g} {_shown(alone)}")
         points = (f"{name} {number(100 * one.mean, 3, signed=True)}" for name, one in gains.items())

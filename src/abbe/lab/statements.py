@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...words.finding import Fact, Finding
-from ...words.numbers import percent
-from .judges.paired import BETTER, Gain
-from .tables import Tables, best_run, mean_interval
-from .temperature import temperature
+from ..words.finding import Fact, Finding
+from ..words.numbers import percent
+from .judges import BETTER, Gain
+from .network import temperature
+from .result import Tables, best_run, mean_interval
 
 HARD = 0.05  # loss of accuracy that counts
 SLOW = 2.0  # more than this many times the steps to half the loss count, too

@@ -1,42 +1,54 @@
-"""An experiment: many runs of one task in one resumable folder, then tables, judgements and a result."""
+"""An experiment run: its runs side by side in one resumable folder, then tables, judgements and a result.
+
+Each run is stored as soon as it is finished, so that a stopped experiment resumes.
+"""
 
 from __future__ import annotations
 
 import copy
+import multiprocessing
+import os
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 
-from ... import normalizers
-from ..._arguments import whole
-from ..._errors import AbbeError
-from ..._lazy import has
-from ..._locks import held
-from ...models import DeviceLike, as_device
-from ...training import list_rules
-from ...words.finding import Finding
-from ...words.numbers import about, many
-from .._engine.folder import claim_without_model
-from .._engine.inputs import FolderLike, as_folder
-from .._engine.measuring import finished_manifest, study_facts
-from .._engine.parts import JSON, Parts
-from .._engine.sharing.board import Unit, refuse_all_failed
-from .._engine.sharing.crew import is_shared, leave_to_merge, share, unit_in
-from .._engine.watch import Watch, watching
-from .configuration import Configuration
+from .._arguments import whole
+from .._errors import AbbeError
+from .._lazy import has
+from .._locks import held
+from ..models import DeviceLike, Text, as_device
+from ..studies._engine.folder import claim_without_model
+from ..studies._engine.inputs import FolderLike, as_folder
+from ..studies._engine.measuring import finished_manifest, study_facts
+from ..studies._engine.parts import JSON, Parts
+from ..studies._engine.sharing.board import Unit, refuse_all_failed
+from ..studies._engine.sharing.crew import is_shared, leave_to_merge, share, unit_in
+from ..studies._engine.watch import Watch, watching
+from ..training import list_rules
+from ..words.finding import Finding
+from ..words.numbers import about, many
 from .early_warning import roc_table, warning_table
-from .result import Experiment
-from .run import CPU, train
-from .side_by_side import one_thread, train_all, usual_workers
-from .tables import Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
-from .tasks import Task
+from .result import Experiment, Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
+from .run import CPU, Configuration, train
+from .tasks import Task, make_task
 
 LEVEL = 0.95
 _TIMED, _TESTED = 12, 8  # steps and test sequences of the short runs that are timed before the first real one
 _PER_READING = 6  # time of a reading, in steps
+_POLL = 0.2  # seconds; a wait without an end would not hear Ctrl-C everywhere
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+Keep = Callable[[Configuration, dict[str, Any]], None]
 
 
 @dataclass(frozen=True)
@@ -156,20 +168,102 @@ def _tables(parts: Sequence[Part]) -> Tables:
     return Tables(table, curves, length_table(parts), alerts, summary_table(table, LEVEL), warnings, roc)
 
 
-def seeds_from(seeds: int, seed: int) -> tuple[int, ...]:
-    count, first = whole("seeds", seeds, least=1, most=1000), whole("seed", seed, least=0, most=2**31)
-    return tuple(range(first, first + count))
+# -- Side by side -----------------------------------------------------------------------------------------------------
 
 
-def checked_normalizers(given: str | Sequence[str], task: Task) -> tuple[str, ...]:
-    """Specs of normalizers, checked; some need a task whose keys are in causal order."""
-    specs = (given,) if isinstance(given, str) else tuple(given)
-    if not specs:
-        raise AbbeError("there is no normalizer to train: name at least one, such as softmax")
-    for spec in specs:
-        parts = normalizers.normalizer(spec).modules()  # a hybrid has others inside
-        if any(getattr(part, "needs_order", False) for part in parts) and not task.ordered:
-            raise AbbeError(f"{spec} needs keys in causal order, which {task.name} does not have: leave it out")
-    if len(set(specs)) < len(specs):
-        raise AbbeError(f"a normalizer is named twice: {', '.join(specs)}")
-    return specs
+def train_all(
+    task: Task, choices: Sequence[Configuration], workers: int, keep: Keep, device: torch.device = CPU
+) -> None:
+    """Train all; `keep` is called by this thread for each run that finishes, in any order."""
+    if workers == 1 or len(choices) == 1:
+        with one_thread():
+            for choice in choices:
+                keep(choice, train(task, choice, device=device))
+        return
+    context = multiprocessing.get_context("spawn")  # a fork of a process that has used torch's threads may hang
+    stop = context.RawValue("b", 0)  # no event: a worker that is killed while it looks would keep its lock
+    sizes = {name: value for name, value in task.facts().items() if name not in ("task", "text")}
+    given = (stop, os.getpid(), task.name, sizes, getattr(task, "text", None), str(device))
+    with ProcessPoolExecutor(min(workers, len(choices)), context, _start_worker, given) as pool:
+        try:
+            with _clean_start():
+                running = {pool.submit(_train_in_worker, choice): choice for choice in choices}
+            while running:
+                for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
+                    keep(running.pop(future), future.result())
+        except BrokenProcessPool:  # the pool ends the others
+            raise AbbeError(
+                "a worker ended while it trained (out of memory?): run again to resume, with --workers 1 to see why"
+            ) from None
+        except BaseException:
+            stop.value = 1  # workers end at their next step
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _clean_start() -> Iterator[None]:
+    """Processes that start here have one thread, leave Ctrl-C to the caller, and do not run its program again.
+
+    Children inherit environment and ignored signals. multiprocessing would import the caller's `__main__` in each, and
+    so train again from a script without `if __name__ == "__main__"`; an empty module in its place has no file to run.
+    """
+    main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _ONE_THREAD}
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others may not set signals
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+
+
+_train_here: Callable[[Configuration], dict[str, Any]]  # set in a worker
+
+
+def _start_worker(stop: Any, caller: int, name: str, sizes: Mapping[str, Any], text: Text | None, device: str) -> None:
+    """Make the task, once per worker."""
+    global _train_here
+    torch.set_num_threads(1)
+
+    def alive() -> None:
+        """End the process if it was stopped or its caller is gone."""
+        if stop.value or os.getppid() != caller:
+            os._exit(1)
+
+    _train_here = partial(train, make_task(name, sizes, text), alive=alive, device=torch.device(device))
+
+
+def _train_in_worker(choice: Configuration) -> dict[str, Any]:
+    try:
+        return _train_here(choice)
+    except AbbeError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{choice.label}: {type(error).__name__}: {error}") from None
+
+
+def usual_workers(device: torch.device = CPU) -> int:
+    """One per core that this process may use; a single one on an accelerator."""
+    if device.type != CPU.type:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a worker: with another number of threads, sums round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,405 @@
+"""The four experiments, declared: what each trains by default, on which task, over which grid, and how it is judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from .. import normalizers as _normalizers
+from .._arguments import is_number, positive, several, shown, whole, yes_or_no
+from .._errors import AbbeError
+from ..models import DeviceLike
+from ..studies._engine.inputs import FolderLike, TextLike, as_text
+from ..studies._engine.sharing.calls import shareable
+from ..words.lab import HARD_MAXIMUM
+from .judges import judge_accuracy, judge_length, judge_loss
+from .network import temperature as parse_temperature
+from .optimizers import OPTIMIZERS
+from .result import Experiment
+from .run import Configuration, can_be_compensated
+from .running import Plan, run_experiment
+from .statements import judge_temperature
+from .tasks import Maximum, Mqar, NextCharacter, Recall, Task, make_task
+
+MOST_ITEMS = 1 << 17  # of one test set: a row of logits and its features have to fit
+
+
+# -- Declarations -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What an experiment trains by default.
+
+    `for_inference` maps normalizers that are made for trained networks to the ones that these are trained with.
+    """
+
+    normalizers: tuple[str, ...]
+    rates: Mapping[str, tuple[float, ...]]
+    steps: int
+    seeds: int = 3
+    decay: float = 0.0
+    cooldown: float = 0.0
+    readings: int = 40
+    test_size: int = 512
+    for_inference: Mapping[str, str] = field(default_factory=dict)
+    temperatures: tuple[float, ...] = (1.0,)
+    optimizers: tuple[str, ...] = ("adamw",)
+    qk_norm: bool = False
+
+
+def _rates(sgd: tuple[float, ...], others: tuple[float, ...]) -> dict[str, tuple[float, ...]]:
+    return {"sgd": sgd, "adamw": others, "muon": others}
+
+
+_FOUR = ("softmax", "ssmax", "sparsemax", "entmax:alpha=1.5")
+_TWO = ("softmax", "sparsemax")
+# Half a decade apart around rates that train at T = 1; the best ones differ a lot between maps and temperatures.
+_WIDE_RATES = _rates((0.1, 0.3, 1.0, 3.0), (3e-3, 1e-2, 3e-2, 1e-1))
+_DEEP_RATES = _rates((0.1, 0.3, 1.0), (1e-3, 3e-3, 1e-2))  # for more than one layer
+_ONE_RATE = _rates((0.3,), (3e-3,))
+
+USUAL = {
+    "temperature": Defaults(
+        _FOUR, _WIDE_RATES, steps=400, seeds=5, temperatures=(1.0, 0.1, 0.01), optimizers=OPTIMIZERS, qk_norm=True
+    ),
+    "length": Defaults(
+        (
+            *("softmax", HARD_MAXIMUM, "adaptive-temperature", "learned-temperature", "ssmax:learn=true", "sparsemax"),
+            *("entmax:alpha=1.5", "entmax:alpha=1.5,learn=true", "asentmax:alpha=1.5,learn=true", "topk:k=4"),
+            "hybrid:a=softmax,b=sparsemax",
+        ),
+        _rates((0.03, 0.1, 0.3), (3e-3, 1e-2, 3e-2)),
+        steps=Maximum.steps,
+        seeds=5,
+        decay=1e-3,
+        cooldown=1.0,
+        readings=20,
+        test_size=256,
+        for_inference={HARD_MAXIMUM: "softmax", "adaptive-temperature": "softmax"},
+    ),
+    "recall": Defaults((*_FOUR, "topk:k=4"), _WIDE_RATES, steps=Recall.steps, seeds=5),
+    "mqar": Defaults(_FOUR, _DEEP_RATES, steps=Mqar.steps, readings=20),
+    "text": Defaults(_FOUR, _DEEP_RATES, steps=NextCharacter.steps, readings=20, test_size=128),
+}
+_FEWER: dict[str, dict[str, Any]] = {
+    "temperature": {
+        "normalizers": _TWO,
+        "temperatures": (1.0, 0.01),
+        "optimizers": ("sgd", "adamw"),
+        "seeds": 3,
+        "qk_norm": False,
+        "steps": 150,
+    },
+    "length": {
+        "normalizers": ("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"),
+        "rates": _rates((0.1, 0.3), (3e-3, 1e-2)),
+        "steps": 500,
+        "readings": 10,
+        "test_size": 128,
+    },
+    "recall": {"normalizers": _TWO, "steps": 200, "seeds": 3},
+    "mqar": {"normalizers": _TWO, "steps": 100, "readings": 10, "test_size": 128, "rates": _ONE_RATE},
+    "text": {"normalizers": _TWO, "steps": 60, "readings": 10, "test_size": 32, "rates": _ONE_RATE},
+}
+QUICK = {name: replace(USUAL[name], **fewer) for name, fewer in _FEWER.items()}
+_QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
+_RECALL_TASKS = (Recall.name, Mqar.name)
+
+
+# -- Experiments ------------------------------------------------------------------------------------------------------
+
+
+@shareable
+def train_temperature(
+    *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
+    normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,
+    rates: float | Sequence[float] | None = None, seeds: int | None = None, steps: int | None = None,
+    qk_norm: bool | None = None, decay: float = 0.0, text: TextLike | None = None, quick: bool = False, seed: int = 0,
+    workers: int | None = None, device: DeviceLike | None = None, folder: FolderLike | None = None,
+    progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train small transformers at several temperatures, each beside its compensated control.
+
+    A temperature in front of softmax is a re-parametrisation: with the initial query map times T and its rate times
+    T^2 (SGD) or T (AdamW, Muon), training at T equals training at T = 1, step by step. So if low temperature is hard
+    and its control is easy, the reason is scale, not softmax.
+
+    Args:
+        task: "recall" (key-value recall with one head), "mqar", "maximum" or "text".
+        temperatures: numbers, "learned", or schedules such as "geometric:1:0.1". The baseline 1 is always added.
+        normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
+        optimizers: of "sgd", "adamw" and "muon"; by default all.
+        rates: learning rates for all optimizers; by default four for each.
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10; by default those of the task.
+        qk_norm: also train softmax with normalized queries and keys, whose scale nothing can absorb; by default yes.
+        decay: decoupled weight decay, >= 0.
+        text: for the task "text".
+        quick: fewer normalizers, temperatures, seeds and steps: less than a minute.
+        seed: the first seed.
+        workers: runs at a time; by default one per core, or one on an accelerator.
+        device: where networks are trained: "cpu", "cuda", "cuda:1", "mps", "xpu" or "auto"; by default the CPU.
+        folder: for finished runs; an interrupted experiment is resumed.
+        progress: report the cost and show a bar on standard error.
+
+    Returns:
+        Every run of every seed, curves, the results at the best rates, and judged statements.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "qk_norm": False, "workers": 1, "progress": False}
+        >>> result = abbe.train_temperature(temperatures=0.5, normalizers="softmax", optimizers="adamw", **small)
+        >>> result.summary.select("temperature", "compensated").rows()
+        [('1', False), ('0.5', False), ('0.5', True)]
+    """
+    if text is not None and task != "text":
+        raise AbbeError(f"text is read by the task text only, and the task is {task}: leave one of them out")
+    trained = make_task(task, text=as_text(text) if task == "text" else None)
+    usual = USUAL["temperature"] if task == Recall.name else replace(USUAL["temperature"], steps=trained.steps)
+    defaults = replace(QUICK["temperature"] if yes_or_no("quick", quick) else usual, decay=_checked_decay(decay))
+    choices, settings = _grid(
+        trained, defaults, temperatures=temperatures, normalizers=normalizers, optimizers=optimizers, rates=rates,
+        seeds=seeds, steps=steps, seed=seed, qk_norm=qk_norm, controls=True,
+    )  # fmt: skip
+    for name in ("cooldown", "readings", "test_size"):  # the same in all of its runs
+        del settings[name]
+    plan = Plan("temperature", trained, choices, settings, judge_temperature)
+    return run_experiment(plan, device, folder, workers, progress)
+
+
+@shareable
+def train_length(
+    *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
+    optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,
+    lengths: int | Sequence[int] | None = None, quick: bool = False, seed: int = 0, workers: int | None = None,
+    device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train one head to find the item of the highest priority among up to 16, and test it on up to 16,384.
+
+    The task of arXiv 2410.01104, whose row for softmax (98.6, 94.3, 81.3, 53.8, 22.6, 12.4 %) stands beside the result.
+    Each normalizer is trained at several rates and judged at its best one. Accuracy is reported at the trained length
+    and at longer ones, since a map can fit its training data and generalise to nothing. As in that paper,
+    adaptive-temperature is not trained: networks are trained with softmax and tested with it. So is topk:k=1, the hard
+    maximum on the trained softmax logits: what it loses, the logits have lost, and not the normalizer.
+
+    Args:
+        normalizers: specs; by default softmax, the hard maximum on its logits, adaptive and learned temperature, ssmax,
+            sparsemax, entmax (fixed and learned alpha), asentmax, topk and a hybrid of softmax and sparsemax.
+        rates: learning rates for all optimizers; by default three. They fall linearly to 0 over the run.
+        optimizers: of "sgd", "adamw" and "muon".
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10.
+        lengths: items per set in the tests, 16 being the longest of training.
+        quick: fewer normalizers, rates and steps: less than a minute.
+        seed, workers, device, folder, progress: as for `train_temperature`.
+
+    Returns:
+        Every run of every seed, curves, the results at the best rates, and judged statements. High accuracy on long
+        sets means that selection generalises; high entropy there, that the weight is spread over many items.
+
+    Examples:
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
+        >>> result = abbe.train_length(normalizers="softmax", lengths=16, **small)
+        >>> result.lengths["length"].to_list()
+        [16]
+    """
+    defaults = _defaults("length", quick)
+    tested = _lengths(lengths if lengths is not None else _QUICK_LENGTHS if quick else Maximum.test_lengths)
+    task = make_task(Maximum.name, {"lengths": tested})
+    choices, settings = _grid(
+        task, defaults, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds, steps=steps, seed=seed
+    )
+    plan = Plan("length", task, choices, settings | {"lengths": list(tested)}, judge_length)
+    return run_experiment(plan, device, folder, workers, progress)
+
+
+@shareable
+def train_recall(
+    *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
+    optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
+    steps: int | None = None, pairs: int | None = None, symbols: int | None = None, length: int | None = None,
+    width: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
+    device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train small networks to recall values by their keys, with each normalizer at its own best rate.
+
+    Args:
+        task: "recall" (one head, 24 pairs) or "mqar" (multi-query associative recall, a causal transformer of two
+            layers, arXiv 2312.04927).
+        normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5, for "recall" also topk:k=4.
+        temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
+        optimizers: of "sgd", "adamw" and "muon".
+        rates: learning rates for all optimizers; by default three or four for each.
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10; by default those of the task.
+        pairs, symbols: keys with a value in each sequence, and different tokens; 24 of 128 for "recall", 4 of 64 for
+            "mqar".
+        length: tokens of a sequence of "mqar", >= 3 pairs; by default 32.
+        width: features of the network; 16 for "recall", 64 for "mqar".
+        qk_norm: normalize queries and keys.
+        quick: fewer normalizers, seeds and steps: less than a minute.
+        seed, workers, device, folder, progress: as for `train_temperature`.
+
+    Returns:
+        Every run of every seed, curves, the results at the best rates, and judged statements.
+
+    Examples:
+        >>> result = abbe.train_recall(normalizers="softmax", rates=0.01, seeds=1, steps=20, workers=1, progress=False)
+        >>> result.summary.select("normalizer", "best_rate").rows()
+        [('softmax', 0.01)]
+    """
+    if task not in _RECALL_TASKS:
+        raise AbbeError(f"there is no recall task {task!r}: choose one of {', '.join(_RECALL_TASKS)}")
+    sizes = {"pairs": pairs, "symbols": symbols, "length": length}
+    trained = make_task(task, {name: size for name, size in sizes.items() if size is not None})
+    trained.width = whole("width", trained.width if width is None else width, least=1, most=1024)
+    choices, settings = _grid(
+        trained, _defaults(task, quick), normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds,
+        steps=steps, seed=seed, temperatures=temperature, qk_norm=qk_norm,
+    )  # fmt: skip
+    return run_experiment(Plan("recall", trained, choices, settings, judge_accuracy), device, folder, workers, progress)
+
+
+@shareable
+def train_text(
+    text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
+    optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
+    steps: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
+    device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
+) -> Experiment:  # fmt: skip
+    """Train character models of a text, with each normalizer at its own best rate, and compare their held-out loss.
+
+    Args:
+        text: whatever `abbe.read_text` takes; by default the built-in sample. The last tenth is held out.
+        normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
+        temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
+        optimizers: of "sgd", "adamw" and "muon".
+        rates: learning rates for all optimizers; by default three for each.
+        seeds: number of seeds, from `seed` on; intervals come from them.
+        steps: per run, >= 10.
+        qk_norm: normalize queries and keys.
+        quick: fewer normalizers, rates and steps: less than a minute.
+        seed, workers, device, folder, progress: as for `train_temperature`.
+
+    Returns:
+        Every run of every seed, curves, the results at the best rates, and judged statements. A low held-out
+        loss means that the next character is predicted well.
+
+    Examples:
+        >>> text = "It was a dark and stormy night. " * 200
+        >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
+        >>> result = abbe.train_text(text, normalizers="softmax", **small)
+        >>> result.summary.select("normalizer", "best_rate").rows()
+        [('softmax', 0.01)]
+    """
+    defaults, task = _defaults("text", quick), make_task(NextCharacter.name, text=as_text(text))
+    choices, settings = _grid(
+        task, defaults, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds, steps=steps,
+        seed=seed, temperatures=temperature, qk_norm=qk_norm,
+    )  # fmt: skip
+    return run_experiment(Plan("text", task, choices, settings, judge_loss), device, folder, workers, progress)
+
+
+# -- Grids ------------------------------------------------------------------------------------------------------------
+
+
+def _defaults(name: str, quick: bool) -> Defaults:
+    return (QUICK if yes_or_no("quick", quick) else USUAL)[name]
+
+
+def _grid(
+    task: Task, defaults: Defaults, *, normalizers: str | Sequence[str] | None,
+    optimizers: str | Sequence[str] | None, rates: float | Sequence[float] | None, seeds: int | None,
+    steps: int | None, seed: int, temperatures: float | str | Sequence[float | str] | None = None,
+    qk_norm: bool | None = None, controls: bool = False,
+) -> tuple[list[Configuration], dict[str, Any]]:  # fmt: skip
+    """The runs, and the settings for the manifest; None stands for a default.
+
+    With `controls` the temperature 1 is always among the runs, every other one has a compensated control where there
+    can be one, and `qk_norm` adds runs of softmax; else it holds for all runs.
+    """
+    specs = checked_normalizers(defaults.normalizers if normalizers is None else normalizers, task)
+    known = {spec: str(_normalizers.normalizer(spec)) for spec in specs}  # another spelling is the same map
+    specs = checked_normalizers([known[x] if known[x] in defaults.for_inference else x for x in specs], task)
+    names = _checked_optimizers(defaults.optimizers if optimizers is None else optimizers)
+    by_optimizer = {
+        name: defaults.rates[name] if rates is None else positive("rates", rates, ", such as 0.001,0.01")
+        for name in names
+    }
+    shared: dict[str, Any] = {
+        "steps": whole("steps", defaults.steps if steps is None else steps, least=10), "batch": task.batch,
+        "width": task.width, "heads": task.heads, "decay": defaults.decay, "cooldown": defaults.cooldown,
+        "seeds": _seeds_from(defaults.seeds if seeds is None else seeds, seed),
+        "readings": defaults.readings, "test_size": defaults.test_size,
+    }  # fmt: skip
+    normed = yes_or_no("qk_norm", defaults.qk_norm if qk_norm is None else qk_norm)
+    given = defaults.temperatures if temperatures is None else temperatures
+    listed = (given,) if isinstance(given, str | int | float) else tuple(given)
+    words = tuple(dict.fromkeys(str(parse_temperature(one)) for one in (("1", *listed) if controls else listed)))
+    if controls:
+        normed = normed and "softmax" in specs
+        networks = [*((spec, False) for spec in specs), *([("softmax", True)] if normed else [])]
+    else:
+        networks = [(spec, normed) for spec in specs]
+    choices = [
+        Configuration(
+            normalizer=spec, temperature=word, optimizer=name, rate=rate, qk_norm=with_norm, compensated=compensated,
+            trained_with=defaults.for_inference.get(spec, ""), **shared,
+        )
+        for spec, with_norm in networks
+        for name in names
+        for word in words
+        for compensated in ((False, True) if controls else (False,))
+        if not compensated or can_be_compensated(parse_temperature(word), with_norm)
+        for rate in by_optimizer[name]
+    ]  # fmt: skip
+    settings = shared | {
+        "normalizers": list(specs), "optimizers": list(names), "seeds": list(shared["seeds"]), "qk_norm": normed,
+        "rates": {name: list(values) for name, values in by_optimizer.items()},
+        **({"temperatures": list(words)} if controls else {"temperature": words[0]}),
+    }  # fmt: skip
+    return choices, settings
+
+
+def _seeds_from(seeds: int, seed: int) -> tuple[int, ...]:
+    count, first = whole("seeds", seeds, least=1, most=1000), whole("seed", seed, least=0, most=2**31)
+    return tuple(range(first, first + count))
+
+
+def checked_normalizers(given: str | Sequence[str], task: Task) -> tuple[str, ...]:
+    """Specs of normalizers, checked; some need a task whose keys are in causal order."""
+    specs = (given,) if isinstance(given, str) else tuple(given)
+    if not specs:
+        raise AbbeError("there is no normalizer to train: name at least one, such as softmax")
+    for spec in specs:
+        parts = _normalizers.normalizer(spec).modules()  # a hybrid has others inside
+        if any(getattr(part, "needs_order", False) for part in parts) and not task.ordered:
+            raise AbbeError(f"{spec} needs keys in causal order, which {task.name} does not have: leave it out")
+    if len(set(specs)) < len(specs):
+        raise AbbeError(f"a normalizer is named twice: {', '.join(specs)}")
+    return specs
+
+
+def _checked_decay(given: object) -> float:
+    if not (is_number(given) and 0 <= given < math.inf):  # type: ignore[operator]
+        raise AbbeError(f"decay is {shown(given)}, but must be a number >= 0")
+    return float(given)  # type: ignore[arg-type]
+
+
+def _checked_optimizers(given: str | Sequence[str]) -> tuple[str, ...]:
+    names = (given,) if isinstance(given, str) else tuple(given)
+    if not names:
+        raise AbbeError(f"there is no optimizer: name at least one of {', '.join(OPTIMIZERS)}")
+    for name in names:
+        if name not in OPTIMIZERS:
+            raise AbbeError(f"there is no optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
+    return tuple(dict.fromkeys(names))
+
+
+def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
+    lengths = {whole("a length", length) for length in several("lengths", given)}
+    if not lengths or min(lengths) < 1 or max(lengths) > MOST_ITEMS:
+        raise AbbeError(f"lengths must be whole numbers from 1 to {MOST_ITEMS:,}, such as 16,256,4096")
+    return tuple(sorted(lengths))

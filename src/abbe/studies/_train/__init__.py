@@ -1,1 +1,0 @@
-"""The lab: small transformers trained on generated tasks, side by side, with controls."""
