@@ -84,7 +84,7 @@ NAMES = {
     "abbe.measures._rows": "reference_facts",
     "abbe.measures._geometry": "fused_geometry reference_geometry row_geometry",
     "abbe.measures._sensitivity": "directions largest_eigenvalue rank_one_norms",
-    "abbe.models._export.check": "Forbidden fresh_answer=answer",
+    "abbe.models._export.fresh": "Forbidden fresh_answer=answer",
     "abbe.models._export.fold": "fold_changes=fold",
     "abbe.models._export.export": "plan_scales=scales",
     "abbe.models._load.gguf": "read_settings",

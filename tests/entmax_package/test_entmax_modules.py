@@ -10,7 +10,7 @@ import torch
 
 import abbe
 from abbe import entmax
-from abbe.entmax import _maps as activations
+from abbe.entmax import activations
 
 package = pytest.importorskip("entmax")
 FUNCTIONS = ("sparsemax", "entmax15", "entmax_bisect", "sparsemax_bisect", "normmax_bisect", "budget_bisect")

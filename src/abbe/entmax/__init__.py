@@ -3,7 +3,8 @@
 Sparse maps along any dimension, and losses for classes. docs/how-to/entmax.md lists the differences.
 """
 
-from ._losses import (
+from .activations import Entmax15, Sparsemax, entmax15, sparsemax
+from .losses import (
     Entmax15Loss,
     EntmaxBisectLoss,
     NormmaxBisectLoss,
@@ -15,18 +16,14 @@ from ._losses import (
     sparsemax_bisect_loss,
     sparsemax_loss,
 )
-from ._maps import (
+from .root_finding import (
     BudgetBisect,
-    Entmax15,
     EntmaxBisect,
     NormmaxBisect,
-    Sparsemax,
     SparsemaxBisect,
     budget_bisect,
-    entmax15,
     entmax_bisect,
     normmax_bisect,
-    sparsemax,
     sparsemax_bisect,
 )
 

@@ -1,4 +1,4 @@
-"""Checks of an exported folder, in a fresh process."""
+"""The outputs of an exported folder in a fresh process, compared with the swapped model."""
 
 from __future__ import annotations
 
@@ -20,52 +20,6 @@ from .._load.device import dtype_name
 from .._load.load import LoadedModel
 from .._load.sources import Choice, one_line
 from .._session.selfcheck import main_output, relative_error
-
-
-class Forbidden:
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        if name.partition(".")[0] == "abbe":
-            raise ImportError("abbe is forbidden here")
-
-
-def answer(job: dict[str, Any]) -> None:
-    """Load the folder, and write outputs, greedy text and tokens."""
-    import torch
-    from safetensors.torch import save_file
-
-    transformers: Any = __import__("transformers")
-    transformers.utils.logging.set_verbosity_error()
-    transformers.utils.logging.disable_progress_bar()
-    auto, dtype = getattr(transformers, job["auto"]), getattr(torch, job["dtype"])
-    network = auto.from_pretrained(job["folder"], dtype=dtype, use_safetensors=True, trust_remote_code=False).eval()
-    inputs = {name: torch.tensor(ids) for name, ids in job["inputs"].items()}
-    with torch.no_grad():
-        result = network(**inputs)
-        tensors = {"output": result.logits if "logits" in result else result.last_hidden_state}
-        if job["new_tokens"]:
-            prompt = torch.tensor(job["prompt"])
-            options = {"do_sample": False, "max_new_tokens": job["new_tokens"], "use_cache": True}
-            tensors["generated"] = network.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
-    tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], trust_remote_code=False)
-    tensors["tokens"] = torch.tensor(tokenizer(job["text"])["input_ids"], dtype=torch.int64)
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, job["answer"])
-
-
-def main() -> None:
-    job = json.load(sys.stdin)
-    if job["without_abbe"]:
-        sys.meta_path.insert(0, Forbidden())
-    else:
-        __import__("abbe")
-    import torch
-
-    torch.set_num_threads(job["threads"])
-    answer(job)
-
-
-if __name__ == "__main__":
-    main()
-
 
 SCRIPT = Path(__file__).with_name("fresh.py")
 CLOSE = 1e-5  # of the standard deviation of the outputs

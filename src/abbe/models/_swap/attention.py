@@ -304,7 +304,7 @@ def _is_eager(config: type[Any]) -> bool:
 
 
 def _attend_with(spec: str) -> Attend:
-    return lambda call: _attend(call, (HeadGroup("*", tuple(range(call.query.shape[1])), _normalizer(spec)),))
+    return lambda call: _attend(call, (HeadGroup("*", tuple(range(call.query.shape[1])), _cached_normalizer(spec)),))
 
 
 def _attend_with_plan(call: RawCall) -> Tensor:
@@ -335,4 +335,4 @@ def _attend(call: RawCall, groups: tuple[HeadGroup, ...]) -> Tensor:
         return swapped_attention(call._replace(mask=None) if call.causal else call, groups)
 
 
-_normalizer = lru_cache(maxsize=256)(normalizer)
+_cached_normalizer = lru_cache(maxsize=256)(normalizer)

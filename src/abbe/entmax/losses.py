@@ -14,7 +14,7 @@ from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError, load
 from .._kernels.threads import over_rows
 from ..normalizers import entmax_weights, fused, inside_transform, normmax_weights
-from ._maps import one_per_row, working
+from ._along import one_per_row, working
 
 
 def expm1_ratio(t: Tensor) -> Tensor:

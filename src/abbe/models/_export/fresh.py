@@ -1,0 +1,53 @@
+"""Run by `check` as a script in a separate process: the outputs of a folder there. It does not use abbe.
+
+A job comes as JSON on standard input. If the folder must work without abbe, importing it is an error.
+"""
+
+import json
+import sys
+from typing import Any
+
+
+class Forbidden:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        if name.partition(".")[0] == "abbe":
+            raise ImportError("abbe is forbidden here")
+
+
+def answer(job: dict[str, Any]) -> None:
+    """Load the folder, and write outputs, greedy text and tokens."""
+    import torch
+    from safetensors.torch import save_file
+
+    transformers: Any = __import__("transformers")
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    auto, dtype = getattr(transformers, job["auto"]), getattr(torch, job["dtype"])
+    network = auto.from_pretrained(job["folder"], dtype=dtype, use_safetensors=True, trust_remote_code=False).eval()
+    inputs = {name: torch.tensor(ids) for name, ids in job["inputs"].items()}
+    with torch.no_grad():
+        result = network(**inputs)
+        tensors = {"output": result.logits if "logits" in result else result.last_hidden_state}
+        if job["new_tokens"]:
+            prompt = torch.tensor(job["prompt"])
+            options = {"do_sample": False, "max_new_tokens": job["new_tokens"], "use_cache": True}
+            tensors["generated"] = network.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], trust_remote_code=False)
+    tensors["tokens"] = torch.tensor(tokenizer(job["text"])["input_ids"], dtype=torch.int64)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, job["answer"])
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    if job["without_abbe"]:
+        sys.meta_path.insert(0, Forbidden())
+    else:
+        __import__("abbe")
+    import torch
+
+    torch.set_num_threads(job["threads"])
+    answer(job)
+
+
+if __name__ == "__main__":
+    main()
