@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -25,33 +26,25 @@ class _Watcher(MetaPathFinder):
     """Leaves finding the module to the other finders, and runs `then` after it was loaded."""
 
     def __init__(self, module: str, then: Callable[[], object]) -> None:
-        self.module = module
-        self._then = then
-        self._looking = False
+        self.module, self._then = module, then
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != self.module or self._looking:
+        if fullname != self.module:
             return None
-        self._looking = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self._looking = False
+        others = (finder for finder in sys.meta_path if finder is not self)
+        spec = next((spec for finder in others if (spec := finder.find_spec(fullname, path, target))), None)
         if spec is not None and spec.loader is not None:
             # On the instance: this loader serves only this module.
-            vars(spec.loader)["exec_module"] = self._and_then(spec.loader.exec_module)
+            vars(spec.loader)["exec_module"] = partial(self._load, spec.loader.exec_module)
         return spec
 
-    def _and_then(self, load: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
-        def exec_module(module: ModuleType) -> None:
-            load(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            self._then()
-
-        return exec_module
+    def _load(self, load: Callable[[ModuleType], None], module: ModuleType) -> None:
+        load(module)
+        if self in sys.meta_path:  # only now: another program may look for the module without loading it
+            sys.meta_path.remove(self)
+        self._then()
 
 
 def register_model_type(reader: Callable[[], Callable[..., Any]]) -> None:
