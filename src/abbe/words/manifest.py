@@ -22,7 +22,7 @@ def for_others(manifest: Manifest) -> dict[str, Any]:
         model["source"] = Path(model["source"]).name
     if isinstance(model.get("name"), str):
         model["name"] = without_folder(model["name"])
-    return dict(manifest) | {"model": model}
+    return {key: value for key, value in manifest.items() if key != "call"} | {"model": model}
 
 
 def model_name(manifest: Manifest) -> str:
