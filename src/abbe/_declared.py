@@ -33,6 +33,8 @@ class Declared:
         module: where both are.
         command: as it is typed, such as "train length".
         extra: of the package, which it needs.
+        named_by: the option that is part of the name of its default folder.
+        shared: whether shards and actors can share its work.
     """
 
     function: str
@@ -40,6 +42,8 @@ class Declared:
     module: str
     command: str
     extra: str
+    named_by: str = ""
+    shared: bool = True
 
     def load(self, name: str) -> Any:
         """The function or the class of the result."""
@@ -76,13 +80,10 @@ def _built_in() -> dict[str, Declared]:
             for match in _DECORATED.finditer(path.read_text("utf-8")):
                 function, options = match["function"], dict(_OPTION.findall(match["options"]))
                 module = ".".join(["abbe", *path.relative_to(_ROOT).with_suffix("").parts])
-                found[function] = Declared(
-                    function,
-                    match["result"],
-                    module.removesuffix(".__init__"),
-                    options.get("command", function),
-                    options.get("extra", "models"),
-                )
+                options = {"command": function, "extra": "models"} | options
+                shared = options.pop("shared", "yes") == "yes"
+                module = module.removesuffix(".__init__")
+                found[function] = Declared(function, match["result"], module, **options, shared=shared)
     return found
 
 

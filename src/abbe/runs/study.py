@@ -42,7 +42,9 @@ def current_call() -> Call | None:
     return _call.get()
 
 
-def study(result: type[R], *, command: str = "", extra: str = "models") -> Callable[[Callable[P, R]], Callable[P, R]]:
+def study(
+    result: type[R], *, command: str = "", extra: str = "models", named_by: str = "", shared: str = "yes"
+) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function as a study.
 
     Its parameters are the options of its command, with the lines of `Args:` as their help; the lines below `Commands:`
@@ -52,6 +54,8 @@ def study(result: type[R], *, command: str = "", extra: str = "models") -> Calla
         result: the class of its result.
         command: as it is typed; by default the name of the function.
         extra: packages that it needs: "models", or "all" if it writes a page.
+        named_by: the option that is part of the name of its default folder.
+        shared: "no" if its work cannot be shared among shards and actors.
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
@@ -79,7 +83,7 @@ def study(result: type[R], *, command: str = "", extra: str = "models") -> Calla
 
         if not function.__module__.startswith("abbe."):
             _declared.registered[name] = _declared.Declared(
-                name, result.__name__, function.__module__, command or name, extra
+                name, result.__name__, function.__module__, command or name, extra, named_by, shared == "yes"
             )
         return call
 

@@ -1,1 +1,0 @@
-"""abbe train temperature, length, recall and text: experiments of the lab."""
