@@ -6,22 +6,31 @@ Nothing heavy is imported before a command runs: help and completion must answer
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from .. import __version__
-from . import _calibrate, _capacity, _compare, _doctor, _heads, _normalizers, _pull, _reproduce, _verify, _watch
+from .._declared import studies
+from ._commands import COMMANDS
 from ._invocation import MISTAKE
-from ._lift import diff as _diff
-from ._lift import export as _export
-from ._lift import lift as _lift
 from ._options import Debug
-from ._scale import cost as _cost
-from ._scale import merge as _merge
-from ._train import make_group
+from ._study import command_of
+from ._watch import EXAMPLES, watch
+
+FIRST, MORE = "Commands", "More"
+# What a newcomer needs, in this order; all other commands follow under More.
+_FIRST = (
+    *("report", "reproduce", "capacity", "compare", "diff", "lift", "export", "watch", "verify", "normalizers"),
+    *("pull", "doctor"),
+)
+_GROUPS = {
+    "train": "Train small transformers to test claims about training attention. Nothing is downloaded. --quick takes "
+    "about a minute on 2 cores, the defaults 1 to 15; each prints its cost before it starts. Every seed of every run is "
+    "kept, and a stopped experiment resumes from its folder."
+}
 
 
 class OneLineGroup(TyperGroup):
@@ -72,39 +81,27 @@ def _examples(examples: Sequence[str]) -> str:
     return "\n".join(["Examples:", *(f"[bold]{example}[/]" for example in examples)])
 
 
-def _add_to(group: typer.Typer, command: Callable[..., None], examples: Sequence[str]) -> None:
-    group.command(epilog=_examples(examples))(command)
+def _add_commands() -> None:
+    commands = {function.__name__: (function, examples) for function, examples in {**COMMANDS, watch: EXAMPLES}.items()}
+    groups: dict[str, typer.Typer] = {}
+    for study in studies().values():
+        group, _, name = study.command.rpartition(" ")
+        if not group:
+            commands[name] = command_of(study)
+            continue
+        if group not in groups:
+            groups[group] = typer.Typer(name=group, help=_GROUPS.get(group), no_args_is_help=True)
+        function, examples = command_of(study)
+        groups[group].command(epilog=_examples(examples))(function)
+    for name in sorted(commands, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
+        function, examples = commands[name]
+        panel = FIRST if name in _FIRST else MORE
+        app.command(epilog=_examples(examples), rich_help_panel=panel)(function)
+    for sub in groups.values():
+        app.add_typer(sub, rich_help_panel=MORE)
 
 
-_MODEL, _CHANGE = "Measure a model", "Change and train models"
-_THEORY, _MACHINE = "Theory and normalizers", "Models and machines"
-_COMMANDS: dict[str, dict[Callable[..., None], Sequence[str]]] = {
-    _MODEL: {
-        _heads.report: _heads.REPORT_EXAMPLES,
-        _reproduce.reproduce: _reproduce.EXAMPLES,
-        _heads.diagnose: _heads.DIAGNOSE_EXAMPLES,
-        _capacity.capacity: _capacity.EXAMPLES,
-        _compare.compare: _compare.EXAMPLES,
-        _diff.diff: _diff.EXAMPLES,
-    },
-    _CHANGE: {
-        _calibrate.calibrate: _calibrate.EXAMPLES,
-        _lift.lift: _lift.EXAMPLES,
-        _export.export: _export.EXAMPLES,
-        _watch.watch: _watch.EXAMPLES,
-    },
-    _THEORY: {_verify.verify: _verify.EXAMPLES, _normalizers.normalizers: _normalizers.EXAMPLES},
-    _MACHINE: {
-        _pull.pull: _pull.EXAMPLES,
-        _cost.cost: _cost.EXAMPLES,
-        _merge.merge: _merge.EXAMPLES,
-        _doctor.doctor: _doctor.EXAMPLES,
-    },
-}
-for _panel, _commands in _COMMANDS.items():
-    for _command, _command_examples in _commands.items():
-        app.command(epilog=_examples(_command_examples), rich_help_panel=_panel)(_command)
-app.add_typer(make_group(_add_to), rich_help_panel=_CHANGE)
+_add_commands()
 
 
 def _line(error: Any) -> str:

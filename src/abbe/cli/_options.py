@@ -74,7 +74,9 @@ Vectors = Annotated[
     str, setting("Vectors for distances: value, output, hidden or embedding.", autocompletion=_complete.vectors)
 ]
 Seed = Annotated[int, setting("Random seed.")]
-Figures = Annotated[Path | None, output("Folder for the charts as PNG and SVG.")]
+FIGURES = "Folder for the charts as PNG, SVG and PDF."
+QUIET = "No cost line, progress bar or table; only the path of the page."
+Figures = Annotated[Path | None, output(FIGURES)]
 Opened = Annotated[bool, output("Open the page in your browser.", "--open/--no-open")]
 Quiet = Annotated[bool, output("No table; only the path of the page.", "--quiet")]
 Debug = Annotated[

@@ -1,193 +1,236 @@
-"""What commands that measure or train a model have in common: options, where they write, and how they end.
+"""The command of a study, made from its signature and docstring: parameters are options, `Args:` are their help.
 
-A command's function lists only its own options and calls the study. `study` makes the command that typer sees: the
-options of a group replace the parameter of that name (`subject`, `heads`), and the options of all commands follow. A
-command that makes its own models takes `shared` instead of `subject`.
+The sources are parsed, not imported (`abbe._declared`), so that help and completion need no torch. What many studies
+share (model, text, device, seed) has its words here; how a value is parsed follows from its annotation.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any
 
+import typer
+
+from .._declared import Declared, Option, described
+from .._errors import AbbeError
 from .._lazy import need
-from . import _options
+from . import _complete, _options
 from ._invocation import RESUMES, current
-from ._names import EXTRA_OF, SHARED
-from ._options import check_drawing, count_or_all, folder_for, json_option, numbers, out_option, quiet_option
-from ._scale.sharing import Actors, Address, Engine, Shard, refuse_with_shard, run_by, run_shard
-from ._shown import show_result
+from ._options import check_drawing, folder_for, numbers, output, setting
+from ._shown import print_json, show_result
 
-AnyResult = Any  # a Result: help reads this hint, and must not wait for results to be imported
-_QUIET = "No cost line, progress bar or table; only the path of the page."
-
-
-class Shared(TypedDict):
-    """Arguments that every study takes."""
-
-    seed: int
-    folder: Path
-    progress: bool
-    device: str | None
-
-
-class SharedByModels(Shared):
-    """Arguments that every study of a given model takes."""
-
-    dtype: str
-    device_map: str | None
-
-
-class Heads(TypedDict):
-    """What the studies of all heads measure."""
-
-    lengths: list[int] | None
-    windows: int
-    queries: int | str
-    sizes: list[int] | None
-    vectors: str
-
-
-@dataclass(frozen=True)
-class Subject:
-    """Model and text, and the arguments that every study takes."""
-
-    model: str
-    text: list[str] | None
-    shared: SharedByModels
-
-
-def study(
-    json: str, *, named_by: str = "", figures_in: str = "", file: str = "", group: str = ""
-) -> Callable[[Callable[..., AnyResult]], Callable[..., None]]:
-    """A command from the function that calls its study.
-
-    Args:
-        json: help of `--json`.
-        named_by: the option that is part of the default folder's name: its value, or the name of a switch.
-        figures_in: subfolder of the run for charts without `--figures`; if empty, none are drawn.
-        file: label of the result's `file`, which is then printed below the table.
-        group: the command above this one, such as train.
-    """
-
-    def as_command(measure: Callable[..., AnyResult]) -> Callable[..., None]:
-        name = f"{group} {measure.__name__}" if group else measure.__name__
-        takes_model = "subject" in inspect.signature(measure).parameters
-
-        def command(
-            *, seed: int, out: Path | None, figures: Path | None, opened: bool, as_json: bool, quiet: bool, debug: bool,
-            shard: str | None = None, engine: str | None = None, address: str | None = None, actors: int | None = None,
-            **own: Any,
-        ) -> None:  # fmt: skip
-            current.if_stopped = RESUMES
-            need(f"abbe {name}", EXTRA_OF[group or name])
-            check_drawing(f"abbe {name}", figures, opened)
-            device, device_map = own.pop("device"), own.get("device_map")
-            of = ("each" if own.get("each") else own["model"]) if takes_model else measure.__name__
-            folder = out or folder_for(group or name, of, *_in_the_name(named_by, own))
-            shared = Shared(seed=seed, folder=folder, progress=not quiet, device=device)
-            if takes_model:
-                own["subject"] = _subject(own, shared)
-            else:
-                own["shared"] = shared
-            own = _with_heads(own)
-            if shard is not None:
-                refuse_with_shard(figures, opened, (engine, address, actors), own.get("each"))
-                run_shard(shard, folder, lambda: measure(**own), as_json=as_json)
-                return
-            with run_by(engine, address, actors, device, device_map):
-                result = measure(**own)
-            charts = figures or (folder / figures_in if figures_in else None)
-            lines = [f"{file}: {result.file}"] if file else []
-            show_result(result, folder, figures=charts, as_json=as_json, quiet=quiet, opened=opened, lines=lines)
-
-        signature = _composed(measure, json, f"{name.replace(' ', '-')}{'-MODEL' if takes_model else ''}")
-        command.__name__, command.__doc__ = measure.__name__, measure.__doc__
-        command.__signature__ = signature  # type: ignore[attr-defined]
-        command.__annotations__ = {one.name: one.annotation for one in signature.parameters.values()}
-        return command
-
-    return as_command
-
-
-def _in_the_name(option: str, own: Mapping[str, Any]) -> list[str]:
-    """The end of the folder's name, with characters that a file name may have."""
-    value = own.get(option) or False
-    ending = (option if value else "") if isinstance(value, bool) else str(value)
-    if Path(ending).is_absolute() or ending.startswith(("./", "../")):
-        ending = Path(ending).name  # another model: its name without folders, as for the first
-    return ["".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)] if ending else []
-
-
-def _composed(measure: Callable[..., AnyResult], json: str, folder: str) -> inspect.Signature:
-    """The function's own options among the common ones, in the order of the help."""
-    hints = get_type_hints(measure, include_extras=True)
-    parameters: list[inspect.Parameter] = []
-    for one in inspect.signature(measure).parameters.values():
-        own = [_option(one.name, hints[one.name], one.default)] if one.name not in _GROUPS else []
-        parameters += _GROUPS.get(one.name, own)
-    parameters += [
-        _option("seed", _options.Seed, 0),
-        *(_SHARING if folder.split("-")[0] in SHARED else []),
-        _option("out", Annotated[Path | None, out_option(folder)], None),
-        _option("figures", _options.Figures, None),
-        _option("opened", _options.Opened, False),
-        _option("as_json", Annotated[bool, json_option(json)], False),
-        _option("quiet", Annotated[bool, quiet_option(_QUIET)], False),
-        _option("debug", _options.Debug, False),
-    ]
-    return inspect.Signature(parameters)
-
-
-def _option(name: str, annotation: Any, default: Any) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
-
-
-_SHARING = [
-    _option("shard", Shard, None),
-    _option("engine", Engine, None),
-    _option("address", Address, None),
-    _option("actors", Actors, None),
-]
-_DEVICE = _option("device", _options.Device, "cpu")
-_GROUPS: dict[str, list[inspect.Parameter]] = {
-    "shared": [_DEVICE],
-    "subject": [
-        _option("model", _options.Model, "embedded"),
-        _option("text", _options.TextFiles, None),
-        _DEVICE,
-        _option("dtype", _options.Dtype, "float32"),
-        _option("device_map", _options.DeviceMap, None),
+MACHINES, STATISTICS = "Many machines", "Statistics"
+RAY = "ray"
+_LEFT_OUT = ("folder", "tokenizer", "progress")  # --out and --quiet take their place
+_NAMES = {"normalizer": "--with", "normalizers": "--with", "optimizers": "--optimizer", "figures": "--figure"}
+_COMPLETED: dict[str, Callable[[str], list[str]]] = {
+    "normalizer": _complete.normalizers,
+    "normalizers": _complete.normalizers,
+    "figures": _complete.figures,
+    "optimizers": _complete.optimizers,
+    "task": _complete.tasks,
+    "vectors": _complete.vectors,
+}
+# Options with the same meaning everywhere, and their defaults on the command line.
+_COMMON: dict[str, tuple[Any, Any]] = {
+    "model": (_options.Model, "embedded"),
+    "text": (_options.TextFiles, None),
+    "device": (_options.Device, "cpu"),
+    "dtype": (_options.Dtype, "float32"),
+    "device_map": (_options.DeviceMap, None),
+    "seed": (_options.Seed, 0),
+}
+_SHARING = {
+    "shard": Annotated[
+        str | None,
+        setting(
+            "Make one share of the parts: I/N such as 3/16, or slurm for a task of a job array; then abbe merge.",
+            panel=MACHINES,
+        ),
     ],
-    "heads": [
-        _option("lengths", _options.Lengths, None),
-        _option("windows", _options.Windows, 8),
-        _option("queries", _options.Queries, "64"),
-        _option("sizes", _options.Sizes, None),
-        _option("vectors", _options.Vectors, "value"),
+    "engine": Annotated[
+        str | None,
+        setting(
+            "ray: run on actors, each with a copy of the model; on this machine, or with --address on a cluster.",
+            panel=MACHINES,
+        ),
+    ],
+    "address": Annotated[str | None, setting("The Ray cluster: auto, HOST:6379 or ray://HOST:10001.", panel=MACHINES)],
+    "actors": Annotated[
+        int | None,
+        setting("Number of actors; by default one per core, or per GPU with --device cuda.", panel=MACHINES),
     ],
 }
 
 
-def _subject(own: dict[str, Any], shared: Shared) -> Subject:
-    """The options of the model as one argument, taken out of the command's own."""
-    dtype, device_map = own.pop("dtype"), own.pop("device_map")
-    if device_map is not None and shared["device"] == "cpu":
-        shared["device"] = None  # the default: a map takes its place
-    placed = SharedByModels(**shared, dtype=dtype, device_map=device_map)
-    return Subject(own.pop("model"), own.pop("text"), placed)
+def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
+    """The function that typer sees, and its examples."""
+    about = described(study)
+    own = {option.name: option for option in about.options if option.name not in _LEFT_OUT}
+    takes_model = "model" in own
+
+    def command(
+        *,
+        out: Path | None,
+        figures_folder: Path | None,
+        opened: bool,
+        as_json: bool,
+        quiet: bool,
+        debug: bool,
+        shard: str | None = None,
+        engine: str | None = None,
+        address: str | None = None,
+        actors: int | None = None,
+        **given: Any,
+    ) -> None:
+        current.if_stopped = RESUMES
+        need(f"abbe {study.command}", study.extra)
+        check_drawing(f"abbe {study.command}", figures_folder, opened)
+        if given.get("device_map") is not None and given.get("device") == "cpu":
+            given["device"] = None  # the default: a map takes its place
+        values = {name: _parsed(own[name], value) for name, value in given.items()}
+        folder = out or _default_folder(study, given, takes_model)
+        with ExitStack() as stack:
+            if shard is not None:
+                _refuse_with_shard(figures_folder, opened, engine, address, actors)
+            share = _engine(stack, shard, engine, address, actors, given)
+            result = study.load(study.function)(**values, folder=folder, progress=not quiet)
+        if share is not None:
+            if as_json:
+                print_json({"shard": shard, "made": share.made, "total": share.total, "missing": share.missing})
+            typer.echo(share, err=as_json)
+            return
+        show_result(result, folder, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
+
+    parameters = [_parameter(option) for option in own.values()]
+    name = f"{study.command.replace(' ', '-')}{'-MODEL' if takes_model else ''}"
+    parameters += [
+        _keyword("out", Annotated[Path | None, _options.out_option(name)], None),
+        _keyword("figures_folder", Annotated[Path | None, output(_options.FIGURES, "--figures")], None),
+        _keyword("opened", _options.Opened, False),
+        _keyword("as_json", Annotated[bool, output("Print tables, findings and manifest as JSON.", "--json")], False),
+        _keyword("quiet", Annotated[bool, output(_options.QUIET, "--quiet")], False),
+        _keyword("debug", _options.Debug, False),
+        *(_keyword(name, kind, None) for name, kind in _SHARING.items() if study.shared),
+    ]
+    command.__name__, command.__doc__ = study.command.rpartition(" ")[2], about.summary
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command, about.examples
 
 
-def _with_heads(own: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of the heads as one argument, if the command has them."""
-    names = [one.name for one in _GROUPS["heads"]]
-    if not set(names) <= set(own):
-        return dict(own)
-    heads = Heads(
-        lengths=numbers("--lengths", own["lengths"], int), windows=own["windows"],
-        queries=count_or_all(own["queries"]), sizes=numbers("--sizes", own["sizes"], int), vectors=own["vectors"],
-    )  # fmt: skip
-    return {"heads": heads} | {name: value for name, value in own.items() if name not in names}
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _parameter(option: Option) -> inspect.Parameter:
+    """An option of the command line; its annotation says how it is given."""
+    if option.name in _COMMON:
+        return _keyword(option.name, *_COMMON[option.name])
+    if option.name == "other":
+        argument = typer.Argument(help=_help(option), autocompletion=_complete.models)
+        return _keyword(option.name, Annotated[str | None, argument], None)
+    kind, default, names = _kind(option)
+    panel = STATISTICS if option.name in ("level", "resamples") else "What is measured"
+    more = {"autocompletion": _COMPLETED[option.name]} if option.name in _COMPLETED else {}
+    required = default is ...
+    info = setting(_help(option), *names, panel=panel, **more)
+    return _keyword(option.name, Annotated[kind, info], inspect.Parameter.empty if required else default)
+
+
+def _kind(option: Option) -> tuple[Any, Any, tuple[str, ...]]:
+    """Type, default and names of an option."""
+    dashed, text, default = option.name.replace("_", "-"), option.annotation, option.default
+    if re.fullmatch(r"bool( \| None)?", text):
+        both = default is True or "None" in text
+        return (
+            (bool | None if "None" in text else bool),
+            default,
+            (f"--{dashed}/--no-{dashed}" if both else f"--{dashed}",),
+        )
+    names = (_NAMES.get(option.name, f"--{dashed}"),)
+    if option.name in ("normalizers", "optimizers"):
+        return list[str] | None, None, names
+    plain = {"int": int, "float": float, "int | None": int | None, "float | None": float | None}
+    if text in plain:
+        return plain[text], default, names
+    shown = ",".join(map(str, default)) if isinstance(default, tuple | list) else default
+    return (str | None, None, names) if shown is None else (str, str(shown) if shown is not ... else ..., names)
+
+
+def _help(option: Option) -> str:
+    """The line of `Args:`, as a sentence."""
+    words = option.meaning.rstrip(".").replace("`", "")
+    return words[:1].upper() + words[1:] + "."
+
+
+def _parsed(option: Option, value: Any) -> Any:
+    """A value of the command line as the study takes it."""
+    text, name = option.annotation, f"--{option.name.replace('_', '-')}"
+    if not isinstance(value, str) or option.name in _COMMON:
+        return value
+    if value == "none" and ("None" in text or "Sequence" in text):
+        return None if "None" in text else ()
+    if "Sequence[int]" in text or "Sequence[float]" in text:
+        if "str" in text:
+            return [part.strip() for part in value.split(",")]
+        return numbers(name, value, int if "Sequence[int]" in text else float)
+    if "Sequence[str]" in text:
+        return [part.strip() for part in value.split(",")]
+    if re.fullmatch(r"int \| str( \| None)?", text):
+        return _options.count_or_all(value)
+    return value
+
+
+def _default_folder(study: Declared, given: Mapping[str, Any], takes_model: bool) -> Path:
+    """Such as abbe-report-smollm2; `named_by` is an option whose value, or name, is part of it."""
+    if not takes_model:
+        return Path(f"abbe-{study.command.replace(' ', '-')}")
+    value = given.get(study.named_by) or False
+    ending = (study.named_by if value else "") if isinstance(value, bool) else str(value)
+    if Path(ending).is_absolute() or ending.startswith(("./", "../")):
+        ending = Path(ending).name  # another model: its name without folders, as for the first
+    safe = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)
+    return folder_for(study.command, given["model"], *([safe] if safe else []))
+
+
+def _refuse_with_shard(figures: Path | None, opened: bool, *engine: object) -> None:
+    for option, is_set in (("--figures", figures is not None), ("--open", opened)):
+        if is_set:
+            raise AbbeError(f"a shard makes no page and no figures: give {option} to abbe merge instead")
+    if any(option is not None for option in engine):
+        raise AbbeError("--shard and --engine (--address, --actors) are two ways to share the work: give one of them")
+
+
+def _engine(
+    stack: ExitStack,
+    shard: str | None,
+    engine: str | None,
+    address: str | None,
+    actors: int | None,
+    given: Mapping[str, Any],
+) -> Any:
+    """Enter the shard, which is returned, or the engine."""
+    if shard is not None:
+        from ..runs.executors import shard as one_share  # light, but torch comes with it
+
+        return stack.enter_context(one_share(shard))
+    if engine is None:
+        if address is not None or actors is not None:
+            raise AbbeError("--address and --actors are for an engine: add --engine ray")
+        return None
+    if engine != RAY:
+        raise AbbeError(f"there is no engine {engine!r}: choose {RAY}, or leave --engine out")
+    device = given.get("device") or ""
+    if given.get("device_map") is not None:
+        raise AbbeError("--device-map needs several GPUs per actor: use abbe.on_ray(gpus=...) in Python, or --shard")
+    if device.startswith("cuda:"):
+        raise AbbeError(f"--device is {device}, but Ray gives every actor its own GPU: give --device cuda")
+    from ..runs.ray import on_ray
+
+    stack.enter_context(on_ray(address, actors=actors, gpus={"cuda": 1, "auto": None}.get(device, 0)))
+    return None

@@ -9,8 +9,9 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import polars as pl
 
@@ -18,11 +19,12 @@ from .._errors import AbbeError
 from .._files import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
 from .._lazy import need
 from .._locks import held
+from ..views import View
+from ..words.finding import findings_from
+from ..words.frames import FRAME, Frame
 
 MANIFEST = "manifest.json"
-FORMAT = 3  # of run folders
-_WITHOUT_CHECKSUMS = 1  # is read, unchecked
-_READ = (_WITHOUT_CHECKSUMS, 2, FORMAT)
+FORMAT = 4  # of run folders
 _NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
@@ -46,6 +48,15 @@ class Result(ABC):
     study: ClassVar[str]
     page: ClassVar[str]
     beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, if they exist
+    files: ClassVar[Mapping[str, str]] = {}  # further files and folders (with a slash) of its folder: what is in them
+    known: ClassVar[dict[str, type[Result]]] = {}  # every class by its study
+
+    def __init_subclass__(cls, study: str = "", page: str = "", **options: Any) -> None:
+        """Register the result of a study, which names its folder, page and files."""
+        super().__init_subclass__(**options)
+        if study:
+            cls.study, cls.page = study, page or f"{study}.html"
+            Result.known[study] = cls
 
     if TYPE_CHECKING:
 
@@ -56,8 +67,54 @@ class Result(ABC):
         def manifest(self) -> Mapping[str, Any]: ...
 
     @abstractmethod
+    def view(self) -> View:
+        """What people see of it, as data: terminal, page, notebook and figures show the same."""
+
+    @classmethod
+    def frames(cls) -> dict[str, Frame]:
+        """Its tables by the attribute that holds them: what a row is, and what each column means."""
+        declared = {field.name: field.metadata.get(FRAME) for field in fields(cast(Any, cls))}
+        return {name: table for name, table in declared.items() if table is not None}
+
+    @classmethod
+    def frame(cls, name: str = "table") -> Frame:
+        """The declaration of one of its tables."""
+        return cls.frames()[name]
+
+    def __repr__(self) -> str:
+        model, text = (str((self.manifest.get(key) or {}).get("name") or "") for key in ("model", "text"))
+        about = " on ".join(name for name in (model, text) if name)
+        return f"{type(self).__name__}({about}{', ' if about else ''}{self.table.height:,} rows)"
+
     def as_json(self) -> dict[str, Any]:
-        """What `--json` prints, as a dictionary."""
+        """What `--json` prints, as a dictionary: tables as lists of rows, findings, and the rest."""
+        rows = {name: getattr(self, name).to_dicts() for name in self.frames()}
+        return rows | self._content() | {"manifest": dict(self.manifest)}
+
+    def _content(self) -> dict[str, Any]:
+        """What its JSON file holds besides tables and manifest."""
+        findings = getattr(self, "findings", None)
+        return {} if findings is None else {"findings": [asdict(finding) for finding in findings]}
+
+    @classmethod
+    def _from_content(cls, content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        """The inverse of `_content`: arguments of the class."""
+        return {"findings": findings_from(content["findings"])} if "findings" in content else {}
+
+    @classmethod
+    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Self:
+        """From a folder whose manifest was read; `stored` is the manifest with its checksums."""
+        content = read_content(folder / cls._summary(), stored)
+        tables = {
+            name: read_table(folder / table.file, stored, table.schema) if table.file else table.of(content[name])
+            for name, table in cls.frames().items()
+        }
+        return cls(**tables, **cls._from_content(content, folder), manifest=manifest)
+
+    @classmethod
+    def _summary(cls) -> str:
+        """Its JSON file."""
+        return f"{cls.study.replace(' ', '-')}.json"
 
     def to_json(self) -> str:
         """What `--json` prints: one valid JSON object; NaN and infinity become null."""
@@ -95,10 +152,10 @@ class Result(ABC):
         Returns:
             The HTML.
         """
-        need(f"{type(self).__name__}.to_html", "report")  # else the message would name `page_of`, which nobody called
-        from ..views import page_of  # altair and templates are loaded only when something is drawn
+        need(f"{type(self).__name__}.to_html", "report")  # else the message would name a function that nobody called
+        from ..views import page as draw_page  # altair and templates are loaded only when something is drawn
 
-        page: str = page_of(self)
+        page: str = draw_page(self)
         if path is not None:
             write_whole(Path(path), page)
         return page
@@ -106,9 +163,9 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         """What a notebook shows: a card with sentences and charts, or a plain table if the result cannot be drawn."""
         try:
-            from ..views import card_of
+            from ..views import card as draw_card  # as above
 
-            card: str = card_of(self)
+            card: str = draw_card(self)
         except Exception:
             return self._plain_html()
         return card
@@ -120,9 +177,18 @@ class Result(ABC):
         about = f"<p><b>{html.escape(model)}</b> on <b>{html.escape(text)}</b></p>"
         return about + self.table._repr_html_() + (f"<p>Skipped:</p><ul>{skipped}</ul>" if skipped else "")
 
-    @abstractmethod
     def _files(self) -> dict[str, bytes | str]:
         """Contents of the files other than the manifest, by name."""
+        files: dict[str, bytes | str] = {}
+        inside: dict[str, Any] = {}  # tables in the JSON file
+        for name, table in self.frames().items():
+            rows: pl.DataFrame = getattr(self, name)
+            if table.file:
+                files[table.file] = as_parquet(rows)
+            else:
+                files[f"{name}.csv"] = rows.write_csv()
+                inside[name] = rows.to_dicts()
+        return files | {self._summary(): as_text(inside | self._content())}
 
 
 def as_parquet(table: pl.DataFrame) -> bytes:
@@ -216,20 +282,20 @@ def read_content(path: Path, stored: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked_bytes(path: Path, stored: Mapping[str, Any]) -> bytes:
     content = read_bytes(path)
-    if CHECKED in stored:
-        name = path.name if path.name in stored[CHECKED].get("files", {}) else f"{path.parent.name}/{path.name}"
-        try:
-            check_file(path, content, stored, name)
-        except AbbeError as error:
-            raise AbbeError(f"{error}; run the same command again to rebuild it from the parts in its folder") from None
+    name = path.name if path.name in stored[CHECKED].get("files", {}) else f"{path.parent.name}/{path.name}"
+    try:
+        check_file(path, content, stored, name)
+    except AbbeError as error:
+        raise AbbeError(f"{error}; run the same command again to rebuild it from the parts in its folder") from None
     return content
 
 
-def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The manifest of a finished run.
+def read_manifest(folder: Path, finished: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The manifest of a run.
 
     Args:
         folder: of the run.
+        finished: refuse a run that is not finished.
 
     Returns:
         The manifest, and the same with its checksums.
@@ -247,6 +313,8 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise AbbeError(f"{folder} holds no run: there is no {MANIFEST} in it")
     stored = read_json(path)
     manifest = checked_manifest(path, stored)
+    if not finished and not manifest.get("finished"):
+        return manifest, stored
     if not manifest.get("finished"):
         raise AbbeError(f"the run in {folder} is not finished: run it again with this folder to resume it")
     if absent := [key for key in _NEEDED if key not in manifest]:
@@ -255,7 +323,7 @@ def read_manifest(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
-    """A manifest read from a file, without its checksum, which the first format did not have.
+    """A manifest read from a file, without its checksum.
 
     Args:
         path: of the file, for messages.
@@ -272,13 +340,14 @@ def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         >>> abbe.results.checked_manifest(Path("manifest.json"), {"format": 99})
         Traceback (most recent call last):
         ...
-        abbe._errors.AbbeError: manifest.json has format 99, this version reads 1, 2, 3
+        abbe._errors.AbbeError: manifest.json was written by another version of abbe (format 99, ...
     """
-    written = content.get("format", _WITHOUT_CHECKSUMS)
-    if written not in _READ:
-        raise AbbeError(f"{path} has format {written!r}, this version reads {', '.join(map(str, _READ))}")
-    if written == _WITHOUT_CHECKSUMS and CHECKED not in content:
-        return dict(content)
+    written = content.get("format")
+    if written != FORMAT:
+        raise AbbeError(
+            f"{path} was written by another version of abbe (format {written!r}, this one has {FORMAT}): measure again "
+            "in a new folder (--out)"
+        )
     try:
         return checked(path, content)
     except AbbeError as error:

@@ -59,6 +59,34 @@ class Finding:
     heads: tuple[Place, ...] = ()
 
 
+@dataclass(frozen=True)
+class Answer:
+    """The answer on the first screen: one sentence.
+
+    Attributes:
+        grade: "good", "look" or "bad".
+        sentence: for people.
+        rule: by which it is decided.
+    """
+
+    grade: str
+    sentence: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """What to do next.
+
+    Attributes:
+        words: for people.
+        command: that does it, as it is typed.
+    """
+
+    words: str
+    command: str
+
+
 def findings_from(content: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
     """From their `asdict` form."""
     return tuple(

@@ -25,7 +25,8 @@ def for_others(manifest: Manifest) -> dict[str, Any]:
     given = dict(part_of(manifest, "given"))
     if given.get("text"):
         given["text"] = [without_folder(file) for file in given["text"]]
-    return dict(manifest) | {"model": model} | ({"given": given} if given else {})
+    shown = {key: value for key, value in manifest.items() if key != "call"}
+    return shown | {"model": model} | ({"given": given} if given else {})
 
 
 def model_name(manifest: Manifest) -> str:

@@ -1,4 +1,4 @@
-"""Charts as pictures: PNG and SVG for papers, SVG inside pages and notebooks."""
+"""Charts as pictures: PNG, SVG and PDF for papers, SVG inside pages and notebooks."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _XML_NAMES = re.compile(r' xmlns(:\w+)?="[^"]*"')
 
 
 def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
-    """PNG at twice the size and SVG, by file ending; needs neither browser nor network."""
+    """PNG at twice the size, SVG and PDF, by file ending; needs neither browser nor network."""
     import vl_convert  # a large library
 
     svg = as_svg(chart)
-    return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode()}
+    return {"png": vl_convert.svg_to_png(svg, scale=2), "svg": svg.encode(), "pdf": vl_convert.svg_to_pdf(svg)}
 
 
 def save_drawings(folder: str | os.PathLike[str], charts: Callable[[ThemeName], Mapping[str, Any]]) -> list[Path]:
-    """Write all charts as PNG and SVG, light and dark, named by their keys; returns the files."""
+    """Write all charts as PNG, SVG and PDF, light and dark, named by their keys; returns the files."""
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)

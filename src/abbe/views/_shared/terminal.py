@@ -17,13 +17,29 @@ from ...words.finding import Finding
 
 @dataclass(frozen=True)
 class TextTable:
-    """Numbers as a person reads them, for terminal and page; every row is as long as `columns`."""
+    """Numbers as a person reads them; every row is as long as `columns`.
+
+    Attributes:
+        title: above it.
+        columns: their names; all but the first and those in `left` are right-aligned.
+        rows: of cells.
+        note: below it.
+        choose: what its first column names, if a page shows one of them at a time.
+        on: where it is shown: "terminal", "page", "card".
+        breaks: a cell of the terminal continues on a new line before each of these.
+        left: columns that are left-aligned.
+        whole: columns that are never wrapped.
+    """
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
     note: str = ""
-    choose: str = ""  # what its first column names, if a page shows one of them at a time
+    choose: str = ""
+    on: tuple[str, ...] = ("terminal", "page", "card")
+    breaks: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    whole: tuple[str, ...] = ()
 
 
 def plain(text: str) -> str:
@@ -43,11 +59,14 @@ def new_table(*right: str, first: str | None = None, **options: Any) -> Table:
 
 
 def draw(table: TextTable, *breaks: str) -> Table:
-    """Right-aligned but for the first column; a cell continues on a new line before each of `breaks`."""
-    drawn = new_table(*table.columns[1:], first=table.columns[0], title=table.title or None, title_justify="left")
+    """As a table of the terminal."""
+    drawn = new_table(title=table.title or None, title_justify="left")
+    for number, name in enumerate(table.columns):
+        aligned = "left" if number == 0 or name in table.left else "right"
+        drawn.add_column(name, justify=aligned, no_wrap=name in table.whole, overflow="fold")  # type: ignore[arg-type]
     for row in table.rows:
         cells = list(map(plain, row))
-        for mark in breaks:
+        for mark in (*table.breaks, *breaks):
             cells = [cell.replace(f" {mark}", f"\n{mark}") for cell in cells]
         drawn.add_row(*map(Text, cells))
     return drawn

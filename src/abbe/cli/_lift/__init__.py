@@ -1,1 +1,0 @@
-"""From a finding to a model you can ship: commands, one per file."""

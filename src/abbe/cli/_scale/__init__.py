@@ -1,1 +1,0 @@
-"""Large models and many machines: abbe cost, --shard, and abbe merge."""

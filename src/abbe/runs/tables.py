@@ -1,0 +1,316 @@
+"""From the records of windows to the table of a run: means over windows, intervals, and tests over all heads.
+
+Critical N has several readings. arXiv 2508.17821 compares the distance of the selected tokens with an expected one:
+that can be the mean over random sets, drawn here, or the formula of its Theorem 1(2) without epsilon. The
+Kolmogorov-Smirnov test can be run on the heads' means over queries, per query on the heads' distances there, or on all
+queries of all heads at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from .. import measures
+from ..measures import Reading, State, critical_of_units
+from ..results import SCHEMA
+from .settings import Settings
+
+LEVELS = (0.01, 0.05)  # of the test, in the text and in the pseudocode of the paper
+EXPECTED: Mapping[str, str] = {  # with its key in the records of windows
+    "random sets": "distance/control",
+    "formula": "expected_distance_low/value",
+}
+TESTS = ("head means", "each query", "all queries")
+DEFAULT = "random sets", "head means"
+READINGS = tuple(itertools.product(EXPECTED, TESTS))
+
+
+def critical_name(level: float, expected: str, test: str) -> str:
+    """The measure in the table of a run."""
+    return f"critical_n@{level:g}, {expected}, {test}"
+
+
+def rejecting_name(level: float, expected: str, test: str) -> str:
+    return f"rejecting@{level:g}, {expected}, {test}"
+
+
+def units_key(expected: str, test: str, level: float) -> str:
+    """In the record of a window: critical N of its tests, (test,), +inf if every N is rejected."""
+    return f"critical/{expected}/{test}@{level:g}"
+
+
+class QueryDistances:
+    """The distances of single queries in one window, kept until all layers are read: a test needs all heads."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Tensor] = []
+        self._layers: list[Tensor] = []
+        self._positions = torch.tensor([], dtype=torch.long)
+
+    def add(self, distance: Reading, formula: Reading) -> None:
+        """A block of queries of one layer; NaN where a set leaves no key out."""
+        assert distance.control is not None
+        parts = [x.float() for x in (distance.value, distance.control, formula.value)]
+        self._blocks.append(torch.where(distance.defined, torch.stack(parts), torch.nan).cpu())
+
+    def end_layer(self, positions: Tensor) -> None:
+        if self._blocks:
+            self._layers.append(torch.cat(self._blocks, 2))
+            self._blocks, self._positions = [], positions
+
+    def tests(self, length: int, grid: Sequence[int]) -> dict[str, Tensor]:
+        """Critical N per query, and of all queries at once, by `units_key`; empty if nothing was added.
+
+        Sets of at most half the window. Single queries come from its second half, where all see enough keys: else
+        they would be tested at different sizes.
+        """
+        if not self._layers:
+            return {}
+        usable = [i for i, n in enumerate(grid) if 2 * n <= length]
+        sizes = [grid[i] for i in usable]
+        distances = torch.cat(self._layers, 1)[..., usable]  # (kind, head, query, N)
+        late = distances[:, :, self._positions >= length // 2]
+        units = {"each query": late.permute(0, 2, 3, 1), "all queries": distances.flatten(1, 2).mT[:, None]}
+        critical = {}
+        for (place, expected), test, level in itertools.product(enumerate(EXPECTED, 1), TESTS[1:], LEVELS):
+            true, other = units[test][0], units[test][place]
+            key = units_key(expected, test, level)
+            none = torch.empty(0, dtype=torch.float64)
+            critical[key] = critical_of_units(true, other, sizes, level) if sizes and len(true) else none
+        return critical
+
+
+def over_units(critical: Tensor) -> tuple[float | None, float | None]:
+    """The median critical N (None if more than half of the tests reject at every N), and the share of such tests."""
+    tested = critical[~critical.isnan()].sort().values
+    if not len(tested):
+        return None, None
+    median = float(tested[(len(tested) - 1) // 2])
+    return None if median == torch.inf else median, float((tested == torch.inf).double().mean())
+
+
+Columns = dict[str, np.ndarray]
+Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN for none
+Numbers = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # value, low, high, limit, control
+_DECAY = "decay"
+_DISTANCE = "distance/value"
+_PARTS = ("value", "limit", "control")
+_NUMBERS = ("value", "low", "high", "limit", "control")
+_PLACES = {info.name: place for place, info in enumerate(measures.list_measures())}
+
+
+def layer_record(state: State) -> Record:
+    """The means of one layer in one window, (head,) or (head, N), and the sums for a slope over lengths."""
+    record = {key: x for key, x in state.items() if key.startswith(f"{_DECAY}/")}
+    for name, summary in measures.compute(state).items():
+        for part in _PARTS:
+            x = getattr(summary, part)
+            if x is not None:
+                record[f"{name}/{part}"] = x
+    return record
+
+
+def window_record(of_layers: Mapping[int, Record], layers: int) -> Record:
+    """The means of one window, all layers stacked; a layer with fewer heads is padded with NaN."""
+    keys = dict.fromkeys(key for record in of_layers.values() for key in record)
+    return {
+        key: _stacked({layer: record[key] for layer, record in of_layers.items() if key in record}, layers)
+        for key in keys
+    }
+
+
+def _stacked(of_layers: Mapping[int, Tensor], layers: int) -> Tensor:
+    shapes = {x.shape for x in of_layers.values()}
+    if len(shapes) == 1 and list(of_layers) == list(range(layers)):
+        # Layers of one model may lie on different devices; tables are made on the CPU.
+        return torch.stack([x.cpu() for x in of_layers.values()]).double()
+    heads = max(shape[0] for shape in shapes)
+    stacked = torch.full((layers, heads, *next(iter(of_layers.values())).shape[1:]), torch.nan, dtype=torch.float64)
+    for layer, x in of_layers.items():
+        stacked[layer, : len(x)] = x
+    return stacked
+
+
+def table(model: str, records: Mapping[int, Sequence[Record]], settings: Settings) -> pl.DataFrame:
+    """All rows of a run, from the records of the windows of every length."""
+    parts = [part for length, group in records.items() for part in _rows_of_length(length, group, settings)]
+    parts += [_critical_rows(length, group, settings) for length, group in records.items()]
+    parts += [_reading_rows(length, group, settings) for length, group in records.items() if settings.readings]
+    parts += _decay_rows([record for group in records.values() for record in group], settings)
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    columns = {name: joined.get(name, np.full(len(joined["value"]), model, dtype=object)) for name in SCHEMA}
+    series = {
+        name: pl.Series(name, columns[name].tolist(), kind)
+        if kind == pl.String
+        else pl.Series(name, columns[name]).fill_nan(None).cast(kind)
+        for name, kind in SCHEMA.items()
+    }
+    return pl.DataFrame(series)
+
+
+def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
+    measured = [key.removesuffix("/value") for key in records[0] if key.endswith("/value")]
+    names = sorted(measured, key=lambda name: (_PLACES[name.partition("@")[0]], name))
+    return [part for name in names for part in _rows_of_measure(name, length, records, settings)]
+
+
+def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
+    """A row per head, and one for all heads together, whose interval resamples windows with all their heads."""
+    parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
+    rows = [_rows(name, length, _joined_windows(name, parts, settings), settings.sizes)]
+    if not name.partition("@")[0].endswith("_p95"):  # a mean of quantiles is not a quantile
+        of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
+        rows.append(_rows(name, length, _joined_windows(name, of_all, settings), settings.sizes, of_heads=False))
+    return rows
+
+
+def _over_windows(records: Sequence[Record], key: str) -> Tensor:
+    return torch.stack([record[key] for record in records])
+
+
+def _over_heads(name: str, x: Tensor, values: Tensor) -> Tensor:
+    """(window, layer, head, ...) -> (window, ...); NaN where a head has a value but not this number."""
+    joined = _largest(x.flatten(1, 2), 1) if _is_largest(name) else x.flatten(1, 2).nanmean(1)
+    return torch.where((x.isnan() & ~values.isnan()).flatten(1, 2).any(1), torch.nan, joined)
+
+
+def _joined_windows(name: str, parts: Mapping[str, Tensor], settings: Settings) -> Numbers:
+    """From numbers (window, ...)."""
+    values = parts["value"]
+    low, high = measures.bootstrap_interval(
+        values, level=settings.level, resamples=settings.resamples, seed=settings.seed,
+        statistic="max" if _is_largest(name) else "mean",
+    )  # fmt: skip
+    value = _largest(values, 0) if _is_largest(name) else values.nanmean(0)
+    control = parts["control"].nanmean(0) if "control" in parts else None
+    return value, low, high, _limit(name, values, parts.get("limit")), control
+
+
+def _is_largest(name: str) -> bool:
+    return name.partition("@")[0].endswith("_max")
+
+
+def _largest(values: Tensor, dim: int) -> Tensor:
+    """Maximum; NaN only where all are."""
+    largest = values.nan_to_num(nan=-torch.inf).amax(dim)
+    return torch.where(largest == -torch.inf, torch.nan, largest)
+
+
+def _limit(name: str, values: Tensor, limits: Tensor | None) -> Tensor | None:
+    """The limit of the windows' values; none where a window has a value without a limit."""
+    if limits is None:
+        return None
+    unlimited = (limits.isnan() & ~values.isnan()).any(0)
+    joined = _largest(limits, 0) if _is_largest(name) else limits.nanmean(0)
+    return torch.where(unlimited, torch.nan, joined)
+
+
+def _rows(name: str, length: int | None, numbers: Numbers, grid: Sequence[int], of_heads: bool = True) -> Columns:
+    """Rows for (layer, head) or (layer, head, N) numbers, without layer and head unless they are `of_heads`."""
+    value = numbers[0]
+    places = np.indices(value.shape).reshape(value.dim(), value.numel())
+    layers, heads, sizes = (*places[:2], places[2:]) if of_heads else (None, None, places)
+    columns = {
+        "layer": layers,
+        "head": heads,
+        "length": None if length is None else np.full(value.numel(), length),
+        "n": np.asarray(grid)[sizes[0]] if len(sizes) else None,
+        **{key: None if x is None else x.reshape(-1).numpy() for key, x in zip(_NUMBERS, numbers, strict=True)},
+    }
+    return _columns([name] * value.numel(), columns, ~np.isnan(columns["value"]))
+
+
+def _columns(names: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
+    """Columns of one length, all floats except the names; NaN for an empty column."""
+    nothing = np.full(len(names), np.nan)
+    columns = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
+    return columns | {"measure": np.asarray(names, dtype=object)[chosen]}
+
+
+def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
+    """The test of the heads' distances against those of random sets for every N, and where it first fails to reject."""
+    means = {part: _over_windows(records, f"distance/{part}") for part in ("value", "control")}
+    usable = [i for i in range(len(settings.sizes)) if not bool(means["value"][..., i].nanmean(0).isnan().all())]
+    grid = [settings.sizes[i] for i in usable]
+    if not grid:
+        return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
+    samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
+    test = measures.critical_n(samples["value"], samples["control"], grid, LEVELS)
+    # A tenth of the resamples: each one repeats the tests of all N.
+    resamples = (measures.resampled_means(means[part], settings.resamples // 10 or 1, settings.seed) for part in means)
+    again = [
+        measures.critical_n(_by_size(value[..., usable]), _by_size(control[..., usable]), grid, LEVELS)
+        for value, control in zip(*resamples, strict=True)
+    ]
+    rows: list[tuple[str, int | None, float | None, list[float | None]]] = []
+    for i, size in enumerate(grid):
+        rows.append(("ks_statistic", size, test.statistic[i], [one.statistic[i] for one in again]))
+        rows.append(("ks_p_value", size, test.p_value[i], [one.p_value[i] for one in again]))
+    rows += [
+        (f"critical_n@{level:g}", None, test.critical[level], [one.critical[level] for one in again])
+        for level in LEVELS
+    ]
+    names, sizes, values, resampled = zip(*rows, strict=True)
+    low, high = zip(*(_ends(one, settings, len(records)) for one in resampled), strict=True)
+    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "limit", "control"))
+    numbers |= {"length": [length] * len(rows), "n": sizes, "value": values, "low": low, "high": high}
+    return _columns(names, numbers)
+
+
+def _reading_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
+    """Critical N under every reading: the median over tests, and the share of tests that reject at every N.
+
+    Sets of at most half the keys. Head means have a single test.
+    """
+    usable = [i for i, n in enumerate(settings.sizes) if 2 * n <= length]
+    grid = [settings.sizes[i] for i in usable]
+    names: list[str] = []
+    values: list[float | None] = []
+    for (expected, key), level in itertools.product(EXPECTED.items(), LEVELS):
+        units = {
+            test: torch.cat([record[units_key(expected, test, level)] for record in records]) for test in TESTS[1:]
+        }
+        true, other = (_by_size(_over_windows(records, name).nanmean(0)[..., usable]) for name in (_DISTANCE, key))
+        critical = measures.critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
+        units[TESTS[0]] = torch.tensor([math.inf if critical is None else critical], dtype=torch.float64)
+        for test in TESTS:
+            names += [critical_name(level, expected, test), rejecting_name(level, expected, test)]
+            values += over_units(units[test])
+    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "n", "low", "high", "limit", "control"))
+    return _columns(names, numbers | {"length": [length] * len(names), "value": values})
+
+
+def _by_size(means: Tensor) -> Tensor:
+    """(N, heads of all layers)."""
+    flat = means.reshape(-1, means.shape[-1])
+    return flat.T.contiguous()
+
+
+def _ends(values: Sequence[float | None], settings: Settings, windows: int) -> tuple[float | None, float | None]:
+    """The interval over the resamples with a number; None if one has no critical N, or for a single window."""
+    known = [value for value in values if value is not None and not math.isnan(value)]
+    if windows < 2 or not known or any(value is None for value in values):
+        return None, None
+    low, high = measures.interval_ends(torch.tensor(known, dtype=torch.float64)[:, None], settings.level, windows)
+    return float(low), float(high)
+
+
+def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
+    """The slope over all windows of all lengths: per head, and their mean."""
+    keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
+    sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}
+    options: dict[str, Any] = {"level": settings.level, "resamples": settings.resamples, "seed": settings.seed}
+    per_head, mean = measures.decay_exponent(sums, **options), measures.mean_decay_exponent(sums, **options)
+    return [
+        # The control is the slope of a uniform head, 1.
+        _rows("decay_exponent", None, (*slopes, None, torch.ones_like(slopes[0])), settings.sizes, of_heads)
+        for slopes, of_heads in ((per_head, True), (mean, False))
+    ]

@@ -1,0 +1,327 @@
+"""Measure one window: a forward pass with a tap; every layer is read in blocks of queries, then dropped.
+
+Several readers share a pass, and so several tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from .. import measures, normalizers
+from .._attention.scores import beside_sink
+from .._errors import AbbeError
+from .._float64 import where_double
+from .._seeding import generator_named
+from ..measures import BlockNumbers, Reading, Rows, Sets, State
+from ..models import AttentionCall, LoadedModel, Tap, Window, input_device, self_check_tolerance, shape_of
+from ..normalizers import Normalizer
+from .settings import Settings, Vectors
+from .tables import QueryDistances, Record, layer_record, window_record
+
+
+class PassReader(Protocol):
+    """Listens to a tap while `window` is set, and ignores all other passes: a tap keeps its consumers."""
+
+    window: Window | None
+
+    def wants(self, window: Window) -> bool:
+        """Whether it still needs this window."""
+        return True
+
+    def done(self, window: Window) -> None:
+        """The pass is over: the whole window was read."""
+        return
+
+    def parts_of(self, window: Window) -> Sequence[str]:
+        """Names of the parts that it keeps of a window, as tensors."""
+        return ()
+
+
+@torch.no_grad()
+def read_window(model: LoadedModel, window: Window, readers: Iterable[PassReader]) -> bool:
+    """Run the model on a window for all readers that want it; False if none does."""
+    wanting = [reader for reader in readers if reader.wants(window)]
+    if not wanting:
+        return False
+    for reader in wanting:
+        reader.window = window
+    try:
+        run_model(model, window.tokens)
+    finally:
+        for reader in wanting:
+            reader.window = None
+    for reader in wanting:
+        reader.done(window)
+    return True
+
+
+def run_model(model: LoadedModel, tokens: Tensor) -> Any:
+    """One forward pass without the language-model head, if there is one."""
+    network: Any = model.network
+    return network.base_model(**model_inputs(model, tokens))
+
+
+def model_inputs(model: LoadedModel, tokens: Tensor) -> dict[str, Any]:
+    """The arguments of a forward pass on one row of tokens; an encoder-decoder reads it with both halves."""
+    batch = tokens[None].to(model.device)
+    if model.kind == "encoder-decoder":
+        return {"input_ids": batch, "decoder_input_ids": batch, "use_cache": False}
+    return {"input_ids": batch} if model.kind == "encoder" else {"input_ids": batch, "use_cache": False}
+
+
+def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, tokens: Tensor) -> Tensor:
+    """(1, key heads or heads; key; feature), float32, for the keys of one attention layer.
+
+    embedding: the model's input embeddings divided by their norm (as in arXiv 2508.17821); hidden: the layer's input
+    states; value: its values; output: its values as the output projection adds them to the stream.
+    """
+    if which == "value":
+        return call.value[0].float()
+    if which == "output":
+        return _as_projected(call)
+    if which == "hidden":
+        if call.hidden is None:
+            raise AbbeError(f"{call.name}: its input states were not captured; use value vectors instead")
+        return call.hidden[:1].float()
+    embed: Any = network.get_input_embeddings()  # type: ignore[operator]
+    # In a model spread over devices, the embedding may lie on another device than the layer.
+    return normalize(embed(tokens.to(input_device(network))).float(), dim=-1).to(call.value.device)
+
+
+def _as_projected(call: AttentionCall) -> Tensor:
+    """Vectors with the lengths and angles of v_i W (W: a head's part of the projection) in the few dimensions of v.
+
+    With the symmetric root C of W W^T, (v C)(u C)^T = v W W^T u^T for all v and u, so every distance is the same.
+    """
+    weight = where_double(call.value_to_output()).double()
+    gram = weight @ weight.mT
+    values, basis = torch.linalg.eigh(gram)
+    # Negative eigenvalues of a Gram matrix are rounding.
+    root = (basis * values.clamp(min=0).sqrt().unsqueeze(-2)) @ basis.mT
+    per_head = where_double(call.value[0]).repeat_interleave(len(root) // call.value.shape[1], 0)
+    projected: Tensor = per_head.float() @ root.float()
+    return projected
+
+
+BLOCK = 1 << 20  # logits of one block of queries; the measures need a few hundred bytes per logit
+ROWS_THAT_WAIT = 1 << 12  # rows of a few layers: their numbers and measures take a few kilobytes per row
+
+
+def rows_at_once(heads: int, keys: int) -> int:
+    """Queries per block: at least one, however long the window."""
+    return max(1, BLOCK // (heads * keys))
+
+
+class WindowReader(PassReader):
+    """Reads the attention calls of forward passes and keeps only sums per layer.
+
+    One reader serves several kinds of vectors at once: only the geometry differs between them. `records[kind][layer]`
+    holds the means of a layer, numbered as in `tap.layers`.
+    """
+
+    def __init__(self, model: LoadedModel, tap: Tap, settings: Settings, kinds: Sequence[Vectors] = ()) -> None:
+        self.model, self.settings = model, settings
+        self.kinds = tuple(kinds) or (settings.vectors,)
+        self.layers = len(tap.layers)
+        self.normalizer = normalizers.normalizer(settings.normalizer or "softmax")
+        self.skipped: dict[str, None] = {}  # an ordered set
+        self.window: Window | None = None
+        self.expected: dict[str, Tensor] = {}  # keys that attention patterns predict for the window
+        self._start()
+        tap.listen(self._read)
+        _keep_freed_memory()
+
+    def _start(self) -> None:
+        self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
+        self.waiting: list[tuple[int, BlockNumbers]] = []  # layers without a record so far
+        self.distances = {kind: QueryDistances() for kind in self.kinds}
+        self.positions: dict[int, Tensor] = {}  # of the queries, by query length: the same in most layers
+
+    def measure(self, window: Window, beside: Sequence[PassReader] = ()) -> dict[Vectors, Record]:
+        """Run the model on one window; returns its record per kind of vectors. Readers `beside` share the pass."""
+        self._start()
+        self.expected = measures.pattern_keys(window.tokens)
+        read_window(self.model, window, [self, *beside])
+        self._settle()
+        return {
+            kind: window_record(self.records[kind], self.layers)
+            | self.distances[kind].tests(window.length, self.settings.sizes)
+            for kind in self.kinds
+        }
+
+    def _read(self, call: AttentionCall) -> None:
+        if self.window is None:
+            return
+        number, tokens = call.place, self.window.tokens.to(call.query.device)
+        vectors = {}
+        for kind in self.kinds:
+            if lacks_vectors(call, kind):
+                self.skipped[f"{call.name}: cross attention reads another stack's states, not {kind}s"] = None
+            else:
+                vectors[kind] = token_vectors(kind, call, self.model.network, tokens[None])
+        if not vectors:
+            return
+        length = call.query.shape[-2]
+        if length not in self.positions:
+            self.positions[length] = query_positions(length, self.settings, self.window)
+        positions = self.positions[length]
+        chance = seeded(self.settings, self.window, f"random sets of layer {number}")
+        directions = seeded(self.settings, self.window, f"directions of layer {number}")
+        steps = seeded(self.settings, self.window, f"steps of layer {number}")
+        keyed = is_over(call, len(tokens))
+        step = rows_at_once(call.query.shape[1], call.key.shape[-2])
+        states: dict[Vectors, State] = {kind: {} for kind in vectors}
+        for start in range(0, len(positions), step):
+            block = positions[start : start + step]
+            rows = self._rows(call, block, next(iter(vectors.values())))
+            sets = measures.choose_sets(rows, self.settings.sizes, chance)
+            numbers = measures.block_numbers(
+                rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block,
+                self.expected if keyed else None,
+            )  # fmt: skip
+            if len(positions) <= step and not self.settings.reads_rows:
+                self._wait(number, numbers)
+                return
+            self._update(states, numbers, rows, sets, vectors, steps)
+        for kind, state in states.items():
+            self.distances[kind].end_layer(positions)
+            self.records[kind][number] = layer_record(state)
+
+    def _wait(self, number: int, numbers: BlockNumbers) -> None:
+        """Collect the numbers of layers with a single block, to process several layers at once."""
+        if self.waiting and numbers.kind != self.waiting[-1][1].kind:
+            self._settle()
+        self.waiting.append((number, numbers))
+        if sum(block.rows.count.numel() for _, block in self.waiting) >= ROWS_THAT_WAIT:
+            self._settle()
+
+    def _settle(self) -> None:
+        """Make the records of the waiting layers."""
+        if not self.waiting:
+            return
+        layers, blocks = zip(*self.waiting, strict=True)
+        joined, sizes = measures.join_heads(blocks), [block.heads for block in blocks]
+        self.waiting = []
+        for kind in (kind for kind in self.kinds if kind in joined.geometry):
+            record = layer_record(measures.update({}, joined.readings(kind, self.normalizer)))
+            parts = {name: torch.split(x, sizes) for name, x in record.items()}
+            for place, layer in enumerate(layers):
+                self.records[kind][layer] = {name: split[place] for name, split in parts.items()}
+
+    def _update(
+        self, states: dict[Vectors, State], numbers: BlockNumbers, rows: Rows, sets: Sets,
+        vectors: Mapping[Vectors, Tensor], steps: torch.Generator,
+    ) -> None:  # fmt: skip
+        """Add a block of queries, with the measures that read the rows, which only some studies need."""
+        moved = {}
+        if self.settings.steps:
+            moved = measures.differences(rows, self.settings.temperatures, self.settings.steps, steps)
+        for kind, points in vectors.items():
+            placed = rows if points is rows.vectors else rows.with_vectors(points)
+            readings = numbers.readings(kind, self.normalizer) | moved
+            if self.settings.expected:
+                readings |= measures.expected_distance(placed, sets)
+            if self.settings.readings:
+                formula, distance = measures.distance_formula(placed, sets), readings["distance"]
+                assert isinstance(distance, Reading)
+                self.distances[kind].add(distance, formula["expected_distance_low"])
+                readings |= formula
+            states[kind] = measures.update(states[kind], readings)
+
+    def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
+        if self.settings.normalizer is None:
+            return rows_of_call(call, queries, vectors)
+        if call.sink is not None:
+            self.skipped[f"learned sinks: {self.normalizer} replaces softmax together with its sink"] = None
+        return rows_of_call(call, queries, vectors, self.normalizer)
+
+
+def _keep_freed_memory() -> None:
+    """glibc keeps a freed block for reuse if one as large was freed before; else it returns the block to the system.
+
+    Every layer frees blocks of a few megabytes: returning and requesting them again costs a tenth of the time.
+    """
+    torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that glibc learns from
+
+
+def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normalizer: Normalizer | None = None) -> Rows:
+    """The rows of some queries in a layer, weighted by the model's own softmax with its sink, or by this normalizer."""
+    # One window per pass: the batch has one element.
+    logits = call.logits(queries)[0].float()
+    limit = _range_limit(call, queries)
+    sink = None if call.sink is None or normalizer is not None else call.sink.float()
+    chosen = normalizers.normalizer("softmax") if normalizer is None else normalizer
+    weights = beside_sink(chosen, logits, sink)
+    plain = sink is None and str(chosen) == "softmax"
+    return Rows(logits, weights, vectors, limit, softmax=plain, sink=sink is not None, sink_logits=sink)
+
+
+def is_over(call: AttentionCall, tokens: int) -> bool:
+    """Whether this is self-attention whose queries and keys are the tokens of the window, position by position."""
+    return call.kind == "self" and call.query.shape[-2] == call.key.shape[-2] == tokens
+
+
+def lacks_vectors(call: AttentionCall, kind: Vectors) -> bool:
+    """Cross attention reads another stack's states, which have no vectors among this stack's tokens."""
+    return call.kind == "cross" and kind in ("embedding", "hidden")
+
+
+def query_positions(length: int, settings: Settings, window: Window) -> Tensor:
+    """All positions, or one from each of `settings.queries` equal stretches of the window.
+
+    The first positions, which see at most `settings.more_than` keys, are left out.
+    """
+    first = min(settings.more_than, length)
+    if settings.queries is None or settings.queries >= length - first:
+        return torch.arange(first, length)
+    edges = first + torch.arange(settings.queries + 1) * (length - first) // settings.queries
+    draws = torch.rand(settings.queries, generator=seeded(settings, window, "queries"), dtype=torch.float64)
+    return edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
+
+
+def seeded(settings: Settings, window: Window, use: str) -> torch.Generator:
+    """A generator that depends on seed, window and use alone, so that windows can be measured in any order."""
+    return generator_named(f"abbe, seed {settings.seed}, length {window.length}, window {window.index}, {use}")
+
+
+def _range_limit(call: AttentionCall, queries: Tensor) -> Tensor | None:
+    """2 scale |q| max |k| per head and query: no logits can lie farther apart; a soft cap bounds them, too."""
+    if call.position_bias is not None or (call.mask is not None and call.mask.dtype != torch.bool):
+        return None
+    longest = torch.linalg.vector_norm(call.key[0].float(), dim=-1).amax(-1)
+    longest = longest.repeat_interleave(call.query.shape[1] // len(longest))
+    lengths = torch.linalg.vector_norm(call.query[0][:, queries].float(), dim=-1)
+    bound: Tensor = abs(call.scale) * lengths * longest[:, None]
+    if call.softcap is not None:
+        bound = call.softcap * torch.tanh(bound / call.softcap)
+    return 2 * bound
+
+
+def check_tokens(model: LoadedModel, windows: list[Window]) -> Tensor:
+    """Tokens for the self-check: the start of the longest window, 128 tokens or enough to fill a sliding window."""
+    reach = shape_of(model.network, model.kind).reach
+    longest = max(windows, key=lambda window: window.length)
+    return longest.tokens[: max(128, math.ceil(1.25 * reach))]
+
+
+def allowed_error(model: LoadedModel) -> float:
+    """The self-check error that rounding of the coarsest weights explains."""
+    dtypes = {weight.dtype for weight in model.network.parameters() if weight.is_floating_point()}
+    return max(self_check_tolerance(dtype) for dtype in dtypes or {torch.float32})
+
+
+def check_model(model: LoadedModel, tap: Tap, tokens: Tensor) -> float:
+    """The self-check of the tap; a failure names the model."""
+    try:
+        return tap.check(**model_inputs(model, tokens))
+    except AbbeError as error:
+        raise AbbeError(f"{model.name}: {error}") from None
+    except Exception as error:  # of the network itself, which may need more than a text
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise AbbeError(f"{model.name} ({type(model.network).__name__}) fails on tokens alone: {reason}") from error
