@@ -11,8 +11,8 @@ from .. import normalizers as _normalizers
 from .._arguments import is_number, positive, several, shown, whole, yes_or_no
 from .._errors import AbbeError
 from ..models import DeviceLike
-from ..studies._engine.inputs import FolderLike, TextLike, as_text
-from ..studies._engine.sharing.calls import shareable
+from ..runs.inputs import FolderLike, TextLike, as_text
+from ..runs.study import study
 from ..words.lab import HARD_MAXIMUM
 from .judges import judge_accuracy, judge_length, judge_loss
 from .network import temperature as parse_temperature
@@ -112,7 +112,7 @@ _RECALL_TASKS = (Recall.name, Mqar.name)
 # -- Experiments ------------------------------------------------------------------------------------------------------
 
 
-@shareable
+@study(Experiment, command="train temperature")
 def train_temperature(
     *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
     normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,
@@ -169,7 +169,7 @@ def train_temperature(
     return run_experiment(plan, device, folder, workers, progress)
 
 
-@shareable
+@study(Experiment, command="train length")
 def train_length(
     *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
     optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,
@@ -215,7 +215,7 @@ def train_length(
     return run_experiment(plan, device, folder, workers, progress)
 
 
-@shareable
+@study(Experiment, command="train recall")
 def train_recall(
     *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
@@ -262,7 +262,7 @@ def train_recall(
     return run_experiment(Plan("recall", trained, choices, settings, judge_accuracy), device, folder, workers, progress)
 
 
-@shareable
+@study(Experiment, command="train text")
 def train_text(
     text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,

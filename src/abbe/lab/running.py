@@ -28,13 +28,12 @@ from .._errors import AbbeError
 from .._lazy import has
 from .._locks import held
 from ..models import DeviceLike, Text, as_device
-from ..studies._engine.folder import claim_without_model
-from ..studies._engine.inputs import FolderLike, as_folder
-from ..studies._engine.measuring import finished_manifest, study_facts
-from ..studies._engine.parts import JSON, Parts
-from ..studies._engine.sharing.board import Unit, refuse_all_failed
-from ..studies._engine.sharing.crew import is_shared, leave_to_merge, share, unit_in
-from ..studies._engine.watch import Watch, watching
+from ..runs.folder import claim_without_model
+from ..runs.inputs import FolderLike, as_folder
+from ..runs.measuring import finished_manifest, study_facts
+from ..runs.parts import JSON, Parts
+from ..runs.executors import Local, current
+from ..runs.watch import Watch, watching
 from ..training import list_rules
 from ..words.finding import Finding
 from ..words.numbers import about, many
@@ -74,12 +73,10 @@ def run_experiment(
     # Alerts are checked during training: with another rule or threshold it is another run.
     rules = {rule.name: rule.fires for rule in list_rules()}
     settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL, "rules": rules}
-    with held(place), watching(progress) as watch:
+    with watching(progress) as watch:
         parts = claim_without_model(
             place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce, device=plan.device.type
         )
-        plan = _share(plan, parts, watch)
-        leave_to_merge()
         finished = _train(plan, parts, crew, watch)
         tables = _tables(finished)
         manifest = study_facts(Experiment.study, settings) | {
@@ -93,31 +90,7 @@ def run_experiment(
         result = Experiment(
             **vars(tables), findings=plan.judge(tables, LEVEL), manifest=finished_manifest(manifest, parts, seconds)
         )
-        if place is not None:
-            result.save(place)
-            if has("report"):
-                result.to_html(place / result.page)
     return result
-
-
-def _share(plan: Plan, parts: Parts, watch: Watch) -> Plan:
-    """In a shared folder workers train one run at a time. Returns the plan without the runs that failed."""
-    folder = parts.folder
-    if folder is None or not is_shared():
-        return plan
-    choices = {unit_in(folder, one.key, [folder / f"{one.key}{JSON}"]): one for one in plan.choices}
-    by_name = {unit.name: choice for unit, choice in choices.items()}
-
-    def make(unit: Unit) -> None:
-        with one_thread():
-            parts.keep_json(by_name[unit.name].key, train(plan.task, by_name[unit.name], device=plan.device))
-
-    failed = share(list(choices), make, watch, needed=False)
-    left = [choice for unit, choice in choices.items() if unit.name not in failed]
-    if failed and not left:
-        refuse_all_failed(list(failed.values()), "runs")
-    why = [f"{by_name[name].label}: {failure}" for name, failure in failed.items()]
-    return replace(plan, choices=left, skipped=[*plan.skipped, *why])
 
 
 def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
@@ -140,7 +113,17 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
     else:
         watch.say("all runs were trained before")
     watch.expect(len(left))
-    train_all(plan.task, left, workers, keep, plan.device)
+    if isinstance(current(), Local):
+        train_all(plan.task, left, workers, keep, plan.device)
+    else:  # shards and actors train one run at a time
+        by_key = {choice.key: choice for choice in plan.choices}
+
+        def make(key: str) -> None:
+            with one_thread():
+                parts.keep_json(key, train(plan.task, by_key[key], device=plan.device))
+
+        parts.each(by_key, make, watch.step)
+        finished = {key: parts.json(key) or {} for key in by_key}
     return [(choice, finished[choice.key]) for choice in plan.choices]
 
 

@@ -66,9 +66,9 @@ class Result(ABC):
         @property
         def manifest(self) -> Mapping[str, Any]: ...
 
-    @abstractmethod
     def view(self) -> View:
         """What people see of it, as data: terminal, page, notebook and figures show the same."""
+        raise NotImplementedError(f"{type(self).__name__} has no view")
 
     @classmethod
     def frames(cls) -> dict[str, Frame]:

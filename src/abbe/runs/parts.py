@@ -90,7 +90,7 @@ class Parts:
         return self._read(name, TENSORS, lambda path: _read_tensors(path, self.run, name))
 
     def keep_tensors(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:
-        plain = {key: tensor.detach().cpu().contiguous() for key, tensor in tensors.items()}
+        plain = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in tensors.items()}
         facts = {"run": self.run, "part": name, "notes": dict(notes or {})}
         self._known[name + TENSORS] = plain, facts["notes"]
         if self.folder is not None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from .. import measures, normalizers
-from .._attention.scores import beside_sink
+from .._attention.engine import beside_sink
 from .._errors import AbbeError
 from .._float64 import where_double
 from .._seeding import generator_named
@@ -37,10 +37,6 @@ class PassReader(Protocol):
     def done(self, window: Window) -> None:
         """The pass is over: the whole window was read."""
         return
-
-    def parts_of(self, window: Window) -> Sequence[str]:
-        """Names of the parts that it keeps of a window, as tensors."""
-        return ()
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from ..words.paper import FIGURES
 
 if _typing.TYPE_CHECKING:
     from ..lab import Experiment, train_length, train_recall, train_temperature, train_text
+    from ..runs.watch import watching
     from ._calibrate.result import Calibration
     from ._calibrate.study import calibrate
     from ._capacity.result import Capacity
@@ -23,7 +24,6 @@ if _typing.TYPE_CHECKING:
     from ._doctor.study import doctor
     from ._each import Reports, report_each
     from ._engine.sharing.board import Failure
-    from ._engine.watch import watching
     from ._lift.result import Lift
     from ._lift.study import lift
     from ._merge import merge

@@ -19,12 +19,13 @@ from .._files import CannotWrite
 from .._locks import held
 from ..models import PULLABLE
 from ..results import Result, as_parquet, read_manifest, read_table
+from ..runs.executors import Local, current
+from ..runs.inputs import as_folder
+from ..runs.measuring import study_facts
+from ..runs.ray import first_line
+from ..runs.study import study
+from ..runs.watch import Watch
 from ..words.numbers import many
-from ._engine.inputs import as_folder
-from ._engine.measuring import study_facts
-from ._engine.sharing.board import one_line
-from ._engine.sharing.calls import current_engine, read_once
-from ._engine.watch import Watch
 from ._report.study import opened_report, report
 
 TABLE = "models.parquet"
@@ -64,6 +65,7 @@ class Reports(Result):
         return {TABLE: as_parquet(self.table)}
 
 
+@study(Reports, extra="all", command="report --each")
 def report_each(
     models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     text: Any = None,
@@ -94,19 +96,14 @@ def report_each(
         ['embedded']
     """
     places = _folders(_listed(models))
-    text = read_once(text)
     root = as_folder(folder)
     assert root is not None
     started = time.perf_counter()
-    with held(root):
-        reasons = _measured(places, root, text, options, progress)
-        rows = [_row(model, name, root, reasons.get(name)) for name, model in places.items()]
-        if not any(row["answer"] for row in rows):
-            raise AbbeError(f"no model could be measured; the first one: {rows[0]['skipped']}")
-        result = Reports(pl.DataFrame(rows, schema=SCHEMA), _manifest(rows, options, time.perf_counter() - started))
-        result.save(root)
-        result.to_html(root / result.page)
-    return result
+    reasons = _measured(places, root, text, options, progress)
+    rows = [_row(model, name, root, reasons.get(name)) for name, model in places.items()]
+    if not any(row["answer"] for row in rows):
+        raise AbbeError(f"no model could be measured; the first one: {rows[0]['skipped']}")
+    return Reports(pl.DataFrame(rows, schema=SCHEMA), _manifest(rows, options, time.perf_counter() - started))
 
 
 def _listed(models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
@@ -157,26 +154,34 @@ def _measured(
     places: Mapping[str, str], root: Path, text: Any, options: Mapping[str, Any], progress: bool
 ) -> dict[str, str]:
     """Make the reports; returns why there is none, by folder."""
-    calls = {
-        name: {"model": model, "text": text, **options, "folder": root / name, "progress": progress}
-        for name, model in places.items()
-    }
-    engine = current_engine.get()
-    if engine is not None:
-        jobs = engine.run_all([("report", arguments) for arguments in calls.values()])
-        return {name: job.error for name, job in zip(calls, jobs, strict=True) if job.error}
-    reasons = {}
+    reasons: dict[str, str] = {}
+    asked: set[str] = set()
     watch = Watch(Console(stderr=True, quiet=not progress), None)  # lines only: every report has its own bar
-    for place, (name, arguments) in enumerate(calls.items(), 1):
-        watch.announce(f"{place} of {len(calls)}: {places[name]}")
+
+    def make(name: str) -> None:
+        asked.add(name)
+        watch.announce(f"{list(places).index(name) + 1} of {len(places)}: {places[name]}")
         try:
-            report(**arguments)
+            report(places[name], text, **options, folder=root / name, progress=progress)
         except CannotWrite:  # the folder is at fault, not the model
             raise
         except Exception as error:  # such as no memory on a device: the others continue
-            reasons[name] = one_line(error)
+            reasons[name] = str(error) if isinstance(error, AbbeError) else f"{type(error).__name__}: {first_line(error)}"
             watch.announce(f"left out: {reasons[name]}")
+
+    def has(name: str) -> bool:
+        """Made now, or by another process; a report of an earlier call is asked again, which checks its settings."""
+        return name in asked or (not isinstance(current(), Local) and _is_finished(root / name))
+
+    current().make(root, list(places), make, lambda name: None, has)
     return reasons
+
+
+def _is_finished(folder: Path) -> bool:
+    try:
+        return bool(read_manifest(folder)[0]["finished"])
+    except AbbeError:
+        return False
 
 
 def _row(model: str, name: str, root: Path, reason: str | None) -> dict[str, Any]:

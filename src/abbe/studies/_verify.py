@@ -13,7 +13,7 @@ from torch import Tensor
 from .._arguments import whole
 from .._errors import AbbeError
 from ..bounds import Point, Statement, catalogue
-from ._engine.settings import checked_seed
+from ..runs.settings import checked_seed
 
 STARTS = 16
 STEPS = 80

@@ -80,7 +80,7 @@ def test_a_model_without_a_cache_reads_the_whole_text(monkeypatch: pytest.Monkey
     (haystack,) = haystacks(model.tokenizer, 64, 1)
     with torch.no_grad():
         cached = log_probabilities(ReadHaystack(model, haystack), haystack)
-        monkeypatch.setattr("abbe.studies._engine.prompts._cache_after", lambda *_: None)
+        monkeypatch.setattr("abbe.studies._shared.prompts._cache_after", lambda *_: None)
         read = ReadHaystack(model, haystack)
         torch.testing.assert_close(log_probabilities(read, haystack), cached, rtol=1e-4, atol=1e-4)
     assert not read.is_cached

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from ...models import HeadGroup
 from ...normalizers import Learned, Normalizer
-from .._engine.fitting import HeadFits, LayerRows, fit, judge
-from .._engine.parts import Parts
+from ...runs.parts import Parts
+from .._shared.fitting import HeadFits, LayerRows, fit, judge
 from .result import HEADS_SCHEMA, PARAMETERS_SCHEMA
 
 T = TypeVar("T")

@@ -16,12 +16,12 @@ from ...measures import enough_windows
 from ...models import plan
 from ...normalizers import Normalizer
 from ...results import Estimate, Result, as_rows, as_text, read_content, tables_from
+from ...runs.settings import Settings
 from ...words.finding import Fact, Finding, findings_from
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
 from ...words.numbers import heads_of, percent, sentence
-from .._engine.calibrated import learnable_rules
-from .._engine.estimates import mean_estimate
-from .._engine.settings import Settings
+from .._shared.calibrated import learnable_rules
+from .._shared.estimates import mean_estimate
 
 CALIBRATED, TUNED, FINDINGS = "calibrated.safetensors", "tuned.safetensors", "calibration.json"
 HEADS_SCHEMA: dict[str, Any] = {

@@ -21,22 +21,19 @@ from ..._float64 import has_float64
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
 from ...normalizers import Normalizer
+from ...runs.cost import estimate, plan_memory
+from ...runs.folder import claim_folder
+from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.loss import check_causal, window_losses
+from ...runs.measuring import finished_manifest, manifest_facts, window_places
+from ...runs.parts import JSON, TENSORS
+from ...runs.settings import settings_for
+from ...runs.study import study
+from ...runs.watch import Watch, watching
+from ...runs.window import allowed_error, check_model, check_tokens
 from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
-from .._engine.calibrated import learnable_rules
-from .._engine.cost import estimate
-from .._engine.fitting import LayerRows, RowReader, fine_tune, portions
-from .._engine.folder import claim_folder
-from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
-from .._engine.loss import check_causal, window_losses
-from .._engine.measuring import finished_manifest, manifest_facts, window_places
-from .._engine.memory import plan_memory
-from .._engine.parts import JSON, TENSORS
-from .._engine.settings import settings_for
-from .._engine.sharing.board import Unit
-from .._engine.sharing.calls import shareable
-from .._engine.sharing.crew import leave_to_merge, share, unit_in
-from .._engine.watch import Watch, watching
-from .._engine.window import allowed_error, check_model, check_tokens
+from .._shared.calibrated import learnable_rules
+from .._shared.fitting import LayerRows, RowReader, fine_tune, portions
 from . import layers
 from .layers import FittedGroup
 from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, calibration_findings, stage_losses
@@ -47,7 +44,7 @@ _MEASURED = "measured"  # in a shared folder: both are complete
 _TUNING_PASSES = 4  # the time of a step of fine-tuning, in forward passes
 
 
-@shareable
+@study(Calibration, named_by="normalizer")
 def calibrate(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizer: str | Mapping[str, str] = "entmax:alpha=1.5", windows: int = 8, held_out: int = 8,
@@ -107,7 +104,7 @@ def calibrate(
         normalizer, base.windows, whole("held_out", held_out), whole("steps", steps), whole("finetune", finetune), base
     )
     job = _Calibrating(loaded, source, settings, rules)
-    with held(place), watching(progress) as watch, evaluating(loaded.network):
+    with watching(progress) as watch, evaluating(loaded.network):
         return job.run(place, watch, started)
 
 
@@ -137,12 +134,9 @@ class _Calibrating:
             self.parts = claim_folder(
                 place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
             )
-            self._share_layers(open_tap, watch)
             groups = self._fitted(open_tap, pass_seconds, watch)
         normalizers = {group.pattern: group.normalizer for group in groups}
         fitted = layers.parameters_table(groups)  # now: fine-tuning changes them
-        self._share_losses(normalizers, watch)
-        leave_to_merge()
         losses = self._losses(normalizers, watch)
         groups = self._judged(groups, watch) if self.settings.finetune else groups
         heads, parameters = layers.heads_table(groups), layers.parameters_table(groups)
@@ -158,8 +152,6 @@ class _Calibrating:
             manifest=self._manifest(time.perf_counter() - started),
             file=None if folder is None else folder / name,
         )
-        if folder is not None:
-            calibration.save(folder)
         return calibration
 
     def _why_no_loss(self) -> str | None:
@@ -178,7 +170,7 @@ class _Calibrating:
         cut = windows_for(self.model, self.text, settings.base.lengths, wanted, settings.base.seed)
         if len(cut) < 2:
             raise AbbeError(
-                f"{self.text.name} has room for {len(cut)} window of {self._length} tokens, but one to fit on and one "
+                f"{self.text.name} has room for {len(cut)} window of {self.length} tokens, but one to fit on and one "
                 "held out are needed: give more text or a smaller length"
             )
         self.skipped += cut.skipped
@@ -188,47 +180,25 @@ class _Calibrating:
         chosen = set(sorted(range(len(cut)), key=draws.__getitem__)[:held])
         return [w for w in cut if w.index not in chosen], [w for w in cut if w.index in chosen]
 
-    def _share_layers(self, open_tap: Any, watch: Watch) -> None:
-        """In a shared folder every layer is a part."""
-        units = {self._unit(layers.layer_part(groups), TENSORS): groups for groups in self.groups.values()}
-
-        def make(unit: Unit) -> None:
-            groups = copy.deepcopy(units[unit])  # a fit that fails halfway has changed its normalizers
-
-            def fit_one(name: str, rows: LayerRows) -> None:
-                layers.keep_layer(self.parts, layers.fit_layer(groups, rows, self.settings.steps))
-
-            self._for_rows(open_tap, [groups[0].name], fit_one)
-
-        share(list(units), make, watch)
-
-    def _share_losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> None:
-        """All losses and the fine-tuning are one part: each stage starts from the one before."""
-
-        def make(unit: Unit) -> None:
-            self._losses(normalizers, watch)
-            self.parts.keep_json(_MEASURED, {})
-
-        share([self._unit(_MEASURED, JSON)], make)
-
-    def _unit(self, part: str, suffix: str) -> Unit:
-        folder = self.parts.folder or Path()
-        return unit_in(folder, part, [folder / f"{part}{suffix}"])
-
     def _fitted(self, open_tap: Any, pass_seconds: float, watch: Watch) -> list[FittedGroup]:
-        kept = {layer: layers.kept_layer(self.parts, groups) for layer, groups in self.groups.items()}
-        done = {layer: groups for layer, groups in kept.items() if groups is not None}
-        left = {groups[0].name: layer for layer, groups in self.groups.items() if layer not in done}
+        """Every layer is a part, fitted to the rows of the original model."""
+        by_part = {layers.layer_part(groups): groups for groups in self.groups.values()}
+        left = [part for part, groups in by_part.items() if layers.kept_layer(self.parts, groups) is None]
         self._say_cost(pass_seconds, len(left), watch)
+        rows = _Rows(self, open_tap, [by_part[part][0].name for part in left])
 
-        def fit_one(name: str, rows: LayerRows) -> None:
-            layer = left[name]
-            done[layer] = layers.fit_layer(self.groups[layer], rows, self.settings.steps)
-            layers.keep_layer(self.parts, done[layer])
-            watch.step(f"fitting {name}")
+        def make(part: str) -> None:
+            groups = copy.deepcopy(by_part[part])  # a fit that fails halfway has changed its normalizers
+            layers.keep_layer(self.parts, layers.fit_layer(groups, rows.of(groups[0].name), self.settings.steps))
 
-        self._for_rows(open_tap, left, fit_one)
-        return [group for layer in sorted(done) for group in done[layer]]
+        self.parts.each(
+            left,
+            make,
+            lambda part: watch.step(f"fitting {by_part[part][0].name}"),
+            lambda part: layers.kept_layer(self.parts, by_part[part]) is not None,
+        )
+        kept = {layer: layers.kept_layer(self.parts, groups) for layer, groups in self.groups.items()}
+        return [group for layer in sorted(kept) for group in kept[layer] or ()]
 
     def _judged(self, groups: Sequence[FittedGroup], watch: Watch) -> list[FittedGroup]:
         """Errors and zeros after fine-tuning, on the same rows, which are read again."""
@@ -241,29 +211,20 @@ class _Calibrating:
             watch.step(f"errors of {name}")
 
         with tap(self.model) as open_tap:
-            self._for_rows(open_tap, by_layer, judge_one)
+            rows = _Rows(self, open_tap, list(by_layer))
+            for name in by_layer:
+                judge_one(name, rows.of(name))
         return [group for some in by_layer.values() for group in some]
 
-    def _for_rows(self, open_tap: Any, names: Collection[str], use: Callable[[str, LayerRows], None]) -> None:
-        """The rows of each of these layers in turn, in portions that fit in memory."""
-        reader = RowReader(self.model, open_tap, self.windows, self.settings.base)
-        queries = min(self.settings.base.queries or self._length, self._length)
-        for some in portions(list(names), self.heads, len(self.windows), queries, self._length):
-            rows = reader.read(some)
-            for name in some:
-                if name not in rows:
-                    raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
-                use(name, rows.pop(name))
-
     @property
-    def _length(self) -> int:
+    def length(self) -> int:
         return self.settings.base.lengths[0]
 
     def _check(self, open_tap: Any, watch: Watch) -> float:
         """Check memory and model; returns the seconds of a pass."""
         self.probe, queries = check_tokens(self.model, self.windows), self.settings.base.queries
         plan_memory(
-            self.model, [self._length], len(self.probe), watch.say, queries=queries, losses=self.no_loss is None
+            self.model, [self.length], len(self.probe), watch.say, queries=queries, losses=self.no_loss is None
         )
         started = time.perf_counter()
         self.error = check_model(self.model, open_tap, self.probe)
@@ -273,7 +234,7 @@ class _Calibrating:
         steps, tuned = self.settings.finetune, bool(self.settings.finetune)
         stages = 0 if self.no_loss else 3 + tuned
         passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * steps
-        cost = estimate(self.model, [self._length] * passes, len(self.probe), pass_seconds, 1.0, losses=stages > 0)
+        cost = estimate(self.model, [self.length] * passes, len(self.probe), pass_seconds, 1.0, losses=stages > 0)
         watch.say_checked(self.model.name, self.error, allowed_error(self.model))
         watch.say(f"{to_fit} of {len(self.groups)} layers to fit, after that {cost}")
         watch.expect(to_fit + stages * len(self.held_out) + steps + tuned * len(self.groups))
@@ -320,3 +281,20 @@ class _Calibrating:
             "skipped": self.skipped,
         }
         return finished_manifest(facts, self.parts, {"total": seconds})
+
+
+class _Rows:
+    """The rows of layers, read from the original model in portions that fit in memory, and dropped once used."""
+
+    def __init__(self, job: _Calibrating, open_tap: Any, names: Sequence[str]) -> None:
+        queries = min(job.settings.base.queries or job.length, job.length)
+        self._portions = list(portions(list(names), job.heads, len(job.windows), queries, job.length))
+        self._reader = RowReader(job.model, open_tap, job.windows, job.settings.base)
+        self._read: dict[str, LayerRows] = {}
+
+    def of(self, name: str) -> LayerRows:
+        if name not in self._read:
+            self._read = self._reader.read(next(portion for portion in self._portions if name in portion))
+        if name not in self._read:
+            raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
+        return self._read.pop(name)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import polars as pl
 
+from ...runs.loss import targets_words
 from ...words.finding import Finding
 from ...words.names import DELETION, RENORMALISED
 from ...words.numbers import number, percent, sentence, with_interval
 from ...words.paper import PAPER_CRITICAL_SHARE
-from .._engine.loss import targets_words
-from .._engine.truncation import EXACT
+from .._shared.truncation import EXACT
 from .layer_findings import INTERPOLATED, Row, layer_findings, needed_keys
 from .settings import CapacitySettings
 

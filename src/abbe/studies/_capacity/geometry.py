@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ...results import Run
-from .._engine.lookup import Lookup
+from ...runs.lookup import Lookup
 from .result import CORRELATION_SCHEMA
 from .settings import CapacitySettings
 

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Window, swap
+from ...runs.loss import window_losses
+from ...runs.parts import Parts
 from ...words.names import BASELINE
-from .._engine.loss import window_losses
-from .._engine.parts import Parts
-from .._engine.truncation import top_keys
+from .._shared.truncation import top_keys
 
 _FOLDER = "losses"
 

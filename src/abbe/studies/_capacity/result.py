@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import polars as pl
 
 from ...results import TablesResult, as_csv, as_text, read_content, tables_from
+from ...runs.loss import targets_words
 from ...words.finding import findings_from
 from ...words.names import DELETION, RENORMALISED
-from .._engine.loss import targets_words
 
 WAYS = (DELETION, RENORMALISED)
 SUMMARY = "capacity.json"

@@ -9,9 +9,9 @@ from typing import Any
 from ..._arguments import positive, several, shown, whole, window_lengths, yes_or_no
 from ..._errors import AbbeError
 from ...models import LoadedModel
-from .._engine.loss import ALL, check_targets, last_targets
-from .._engine.settings import Settings, plain_settings, settings_for
-from .._engine.truncation import EXACT, checked_grid
+from ...runs.loss import ALL, check_targets, last_targets
+from ...runs.settings import Settings, plain_settings, settings_for
+from .._shared.truncation import EXACT, checked_grid
 from .result import WAYS
 
 LENGTHS = (128, 256, 512, 1024)

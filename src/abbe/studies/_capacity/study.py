@@ -14,19 +14,16 @@ from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, evaluating, swap
 from ...results import Run
-from .._engine.cost import estimate
-from .._engine.folder import claim_folder, finished_windows
-from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
-from .._engine.loss import ALL, check_causal, last_targets, next_token_losses
-from .._engine.measuring import finished_manifest, manifest_facts, measure_run
-from .._engine.memory import plan_memory
-from .._engine.parts import JSON
-from .._engine.sharing.board import Unit
-from .._engine.sharing.calls import shareable
-from .._engine.sharing.crew import need, share, unit_in
-from .._engine.truncation import COARSE, EXACT, Curve, Sizes, has_sinks, trace
-from .._engine.watch import Watch, watching
-from .._engine.window import allowed_error, check_tokens
+from ...runs.cost import estimate, plan_memory
+from ...runs.folder import claim_folder, finished_windows
+from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.loss import ALL, check_causal, last_targets, next_token_losses
+from ...runs.measuring import finished_manifest, manifest_facts, measure_run
+from ...runs.parts import JSON
+from ...runs.study import study
+from ...runs.watch import Watch, watching
+from ...runs.window import allowed_error, check_tokens
+from .._shared.truncation import COARSE, EXACT, Curve, Sizes, has_sinks, trace
 from .findings import findings
 from .geometry import common_sizes, correlation_table, sizes_for, with_separability
 from .losses import Losses, Truncation
@@ -40,7 +37,7 @@ _RUN = "separability"  # folder of the diagnosis
 _Key = tuple[int, str, int | None]  # of a curve: length, way and layer, None for the whole model
 
 
-@shareable
+@study(Capacity)
 def capacity(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     tau: float | Sequence[float] = TAUS, lengths: int | Sequence[int] | None = None, windows: int = 8,
@@ -99,11 +96,8 @@ def capacity(
         resamples=resamples,
     )  # fmt: skip
     cut = _windows(loaded, source, settings)
-    with held(place), watching(progress) as watch, evaluating(loaded.network):
-        result = _Study(loaded, source, settings, cut, watch).run(place)
-        if place is not None:
-            result.save(place)
-    return result
+    with watching(progress) as watch, evaluating(loaded.network):
+        return _Study(loaded, source, settings, cut, watch).run(place)
 
 
 def _windows(model: LoadedModel, text: Text, settings: CapacitySettings) -> Windows:
@@ -153,8 +147,16 @@ class _Study:
         started, layers = time.perf_counter(), len(self.layers)
         losses = Losses(self.model, self.parts, self.watch.step, last_targets(self.settings.targets))
         self._say_cost(losses.kept_lengths())
-        self._share(losses)
-        curves = [self._curve(losses, *key) for key in self._keys()]
+        # A curve is a part: which sizes it tries depends on the losses before.
+        names = {_curve_part(*key): key for key in self._keys()}
+
+        def make(name: str) -> None:
+            length, way, layer = names[name]
+            self._curve(losses, length, way, layer)
+            self.parts.keep_json(name, {"length": length, "way": way, "layer": layer})
+
+        self.parts.each(names, make)
+        curves = [self._curve(losses, *key) for key in names.values()]
         curves.sort(key=lambda curve: (curve.layer is not None, curve.length))
         rows = capacity_rows(curves, layers, self.settings)
         run = self._separability(sizes_for(rows))
@@ -216,25 +218,6 @@ class _Study:
 
     def _allowed(self, layer: int | None) -> list[float]:
         return [rise for tau in self.settings.taus for rise in allowed_rises(tau, layer, len(self.layers))]
-
-    def _share(self, losses: Losses) -> None:
-        """In a shared folder every curve is a part: which sizes it tries depends on the losses before."""
-        if self.parts.folder is None:
-            return
-        keys = {self._unit(_curve_part(*key)): key for key in self._keys()}
-
-        def make(unit: Unit) -> None:
-            length, way, layer = keys[unit]
-            baseline = self._unit(losses.baseline_part(length))
-            need([baseline], lambda _: losses.baseline(self._windows(length, None)))
-            self._curve(losses, length, way, layer)
-            self.parts.keep_json(_curve_part(length, way, layer), {"length": length, "way": way, "layer": layer})
-
-        share(list(keys), make)
-
-    def _unit(self, part: str) -> Unit:
-        assert self.parts.folder is not None
-        return unit_in(self.parts.folder, part, [self.parts.folder / f"{part}{JSON}"])
 
     def _curve(self, losses: Losses, length: int, way: str, layer: int | None) -> Curve:
         windows = self._windows(length, layer)

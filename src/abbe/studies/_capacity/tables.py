@@ -10,7 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from .._engine.truncation import Curve, interval
+from .._shared.truncation import Curve, interval
 from .result import CURVE_SCHEMA, GROWTH_SCHEMA, TABLE_SCHEMA
 from .settings import CapacitySettings
 

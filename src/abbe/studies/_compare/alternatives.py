@@ -16,7 +16,6 @@ from ..._errors import AbbeError
 from ...models import FILE_PREFIX, LoadedModel, Text, rules_in
 from ...normalizers import Normalizer, normalizer
 from ...words.names import CALIBRATED
-from .._engine.sharing.calls import spelled
 
 Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
 NormalizersLike = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]
@@ -72,7 +71,7 @@ def _alternative(given: Any) -> Alternative:
         _check_text(spec)
     name = "; ".join(f"{pattern}={spec}" for pattern, spec in given.items()) if isinstance(given, Mapping) else given
     if name.startswith(FILE_PREFIX):
-        return _saved_swap(spelled(name), Path(name.removeprefix(FILE_PREFIX)))
+        return _saved_swap(name, Path(name.removeprefix(FILE_PREFIX)))
     rules = rules_in(name)
     for spec in rules.values() if isinstance(rules, Mapping) else [rules]:
         normalizer(spec)  # a mistake is reported before a model is loaded

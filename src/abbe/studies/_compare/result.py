@@ -13,11 +13,11 @@ from ..._arguments import between, is_whole, several, shown, whole
 from ..._errors import AbbeError
 from ...measures import USUAL_SIZE
 from ...results import Result, as_csv, as_rows, as_text, read_content, tables_from
+from ...runs.settings import Settings, plain_settings, window_settings
 from ...words.finding import Finding, findings_from
 from ...words.names import BASELINE, JUMPS
-from .._engine.prompts import DECOYS, DEPTHS
-from .._engine.settings import Settings, plain_settings, window_settings
-from .._engine.truncation import COARSE, checked_grid
+from .._shared.prompts import DECOYS, DEPTHS
+from .._shared.truncation import COARSE, checked_grid
 from .alternatives import Alternative
 
 SUMMARY = "compare.json"

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ... import measures
 from ..._arguments import between, whole, yes_or_no
-from ..._locks import held
 from ...measures import Reading, Rows, State
 from ...models import (
     AttentionCall,
@@ -34,26 +33,23 @@ from ...models import (
     swap,
 )
 from ...results import finite
+from ...runs.cost import plan_memory
+from ...runs.folder import claim_folder
+from ...runs.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.loss import check_causal, window_losses
+from ...runs.measuring import finished_manifest, manifest_facts, window_places
+from ...runs.parts import JSON
+from ...runs.settings import MOST_RESAMPLES, checked_seed
+from ...runs.study import study
+from ...runs.watch import watching
+from ...runs.window import BLOCK, allowed_error, check_tokens, model_inputs, seeded
 from ...words.names import BASELINE, RENORMALISED
 from ...words.numbers import about
-from .._engine.calibrated import learnable_rules
-from .._engine.estimates import window_numbers, with_nan
-from .._engine.folder import claim_folder
-from .._engine.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs, windows_for
-from .._engine.loss import check_causal, window_losses
-from .._engine.measuring import finished_manifest, manifest_facts, window_places
-from .._engine.memory import plan_memory
-from .._engine.parts import JSON
-from .._engine.passes import model_inputs
-from .._engine.prompts import Prompt, PromptMaker, batches, margins
-from .._engine.settings import MOST_RESAMPLES, checked_seed
-from .._engine.sharing.board import Unit
-from .._engine.sharing.calls import shareable
-from .._engine.sharing.crew import alone, is_shared, leave_to_merge, need, refuse_without, share, unit_in
-from .._engine.swapped import ROUNDS, Logits, SwapReading, at_equal_selectivity, baseline_logits, costs, theory
-from .._engine.truncation import COARSE, Sizes, has_sinks, trace, truncated_rules
-from .._engine.watch import watching
-from .._engine.window import BLOCK, allowed_error, check_tokens, seeded
+from .._shared.calibrated import learnable_rules
+from .._shared.estimates import window_numbers, with_nan
+from .._shared.prompts import Prompt, PromptMaker, batches, margins
+from .._shared.swapped import ROUNDS, Logits, SwapReading, at_equal_selectivity, baseline_logits, costs, theory
+from .._shared.truncation import COARSE, Sizes, has_sinks, trace, truncated_rules
 from .alternatives import Alternative, NormalizersLike, Rules, as_alternatives, calibrated, halves, opened_calibrated
 from .result import ALTERNATIVES, LENGTH, SELECTIVITY, CompareSettings, Comparison, needle_lengths_for
 from .rule import judge
@@ -63,13 +59,12 @@ Contenders = Mapping[str, Alternative | None]  # by the name in tables; None is 
 Maker = Callable[[str, Alternative | None], object]
 SOFTMAX = "softmax"  # swapped in to read the baseline
 _PARTS, _SPEED, _TIMED = "parts", "speed", "time and memory"
-_BUSY = f"{_TIMED} on an idle machine: workers shared this run, and others may have been busy during the measurement"
 # Total time over that of as many plain passes: 1.25 to 1.9 in small runs of the embedded model, 1.46 by default.
 _SWAPPED = 1.5
 _TRIES = 2  # the best counts: the first one warms up, and disturbances only make a pass slower
 
 
-@shareable
+@study(Comparison, extra="all")
 def compare(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32,
@@ -153,12 +148,11 @@ class _Comparing(Job[CompareSettings]):
 
     def run(self) -> Comparison:
         self._check_alternatives()
-        with held(self.folder):
-            error = self._check()
-            self.parts = claim_folder(
-                self.folder, Comparison.study, self.model, self.text, self.facts["settings"], self.watch.announce
-            )
-            return self._compared(error)
+        error = self._check()
+        self.parts = claim_folder(
+            self.folder, Comparison.study, self.model, self.text, self.facts["settings"], self.watch.announce
+        )
+        return self._compared(error)
 
     def _check_alternatives(self) -> None:
         """Each must fit this model: a mistake is reported before anything is measured."""
@@ -169,8 +163,8 @@ class _Comparing(Job[CompareSettings]):
 
     def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
-            contenders = self._share(self._contenders(Path(scratch)))
-            leave_to_merge()
+            contenders = self._contenders(Path(scratch))
+            self._make_parts(contenders)
             records = {name: self._record(name, alternative) for name, alternative in contenders.items()}
             of_prompts = {name: self._needle(name, alternative) for name, alternative in contenders.items()}
             speed = self._speed_of(contenders)
@@ -178,11 +172,7 @@ class _Comparing(Job[CompareSettings]):
         needle = needle_table(self.prompts, of_prompts, s.level, s.resamples, s.seed)
         table = comparison_table(records, speed, needle, s)
         judgements, recommendation = judge(table, len(self.windows), s.level)
-        comparison = Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
-        if self.folder is not None:
-            comparison.save(self.folder)
-            comparison.to_html(self.folder / comparison.page)
-        return comparison
+        return Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
 
     def _check(self) -> float:
         """Check that softmax swapped in reproduces the model; announce the cost."""
@@ -207,76 +197,57 @@ class _Comparing(Job[CompareSettings]):
 
     def _contenders(self, scratch: Path) -> Contenders:
         """The baseline, and every alternative, followed by its calibrated version if wanted."""
+        fitted = self._calibrated(scratch) if self.for_fitting is not None else {}
         contenders: dict[str, Alternative | None] = {BASELINE: None}
         for number, alternative in enumerate(self.settings.alternatives):
             contenders[alternative.name] = alternative
-            if self.for_fitting is not None and alternative.rules is not None:
-                fitted, skipped = self._calibrated(number, alternative, scratch)
-                contenders[fitted.name] = fitted
-                self.skipped += skipped
+            if number in fitted:
+                contenders[fitted[number][0].name] = fitted[number][0]
+                self.skipped += fitted[number][1]
         self.places = {name: place for place, name in enumerate(contenders)}
         return contenders
 
-    def _calibrated(self, number: int, alternative: Alternative, scratch: Path) -> tuple[Alternative, list[str]]:
-        """The calibration of an alternative; in a shared folder one worker makes it, and the others wait."""
-        assert self.for_fitting is not None
-        assert alternative.rules is not None
-        name, rules, text = alternative.name, alternative.rules, self.for_fitting
-        folder = (self.folder or scratch) / "calibrated" / str(number)
+    def _calibrated(self, scratch: Path) -> dict[int, tuple[Alternative, list[str]]]:
+        """The calibrated alternatives by number; each is a part, with the run of `abbe calibrate` in its own folder."""
+        alternatives = {n: one for n, one in enumerate(self.settings.alternatives) if one.rules is not None}
+        parts = {f"{_PARTS}/calibrated-{number}": number for number in alternatives}
+        folders = {number: (self.folder or scratch) / "calibrated" / str(number) for number in alternatives}
+        size, text = self.settings, self.for_fitting
+        assert text is not None
 
-        def make() -> tuple[Alternative, list[str]]:
-            return calibrated(
-                self.model, name, rules, text, length=self.settings.length, windows=self.settings.windows,
-                seed=self.settings.seed, folder=folder,
-            )  # fmt: skip
+        def make(part: str) -> None:
+            number = parts[part]
+            name, rules = alternatives[number].name, alternatives[number].rules
+            assert rules is not None
+            options: dict[str, Any] = {"length": size.length, "windows": size.windows, "seed": size.seed}
+            calibrated(self.model, name, rules, text, **options, folder=folders[number])
+            self.parts.keep_json(part, {})
 
-        def make_part(_: Unit) -> None:
-            with alone():
-                make()
-            self.parts.keep_json(f"{_PARTS}/calibrated-{number}", {})
+        self.parts.each(parts, make)
+        return {number: opened_calibrated(one.name, folders[number]) for number, one in alternatives.items()}
 
-        if not is_shared():
-            return make()
-        need([self._unit(f"calibrated-{number}")], make_part)
-        return opened_calibrated(name, folder)
-
-    def _share(self, contenders: Contenders) -> Contenders:
-        """In a shared folder: make the parts of all contenders, and leave out those with a failed part."""
-        if self.folder is None:
-            return contenders
+    def _make_parts(self, contenders: Contenders) -> None:
+        """Everything that is measured of a contender, except the times, is a part."""
 
         def make_capacity(name: str, alternative: Alternative | None) -> None:
-            need([units[one, "windows"] for one in dict.fromkeys((BASELINE, name))], make)
             self._windows(BASELINE, None)
             self._capacity(name, alternative, self._windows(name, alternative)["loss"])
 
         makers: dict[str, Maker] = {
-            "windows": self._windows, "capacity": make_capacity, "sensitivity": self._sensitivity,
+            "windows": self._windows,
+            "capacity": make_capacity,
+            "sensitivity": self._sensitivity,
             "needle": self._needle,
-        }  # fmt: skip
-        # Windows come first, so that few workers wait for them.
-        units = {(name, what): self._unit(f"{self.places[name]}-{what}") for what in makers for name in contenders}
-        by_unit = {unit: key for key, unit in units.items()}
-        speed = self._unit(_SPEED)
+        }
+        parts = {
+            f"{_PARTS}/{self.places[name]}-{what}": (name, what) for name in contenders for what in makers
+        }
 
-        def make(unit: Unit) -> None:
-            if unit == speed:
-                self._speed_of(contenders)
-            else:
-                name, what = by_unit[unit]
-                makers[what](name, contenders[name])
+        def make(part: str) -> None:
+            name, what = parts[part]
+            makers[what](name, contenders[name])
 
-        failed = share([*by_unit, speed], make, needed=False)
-        for unit in (speed, *(units[BASELINE, what] for what in makers)):
-            if unit.name in failed:
-                refuse_without(failed[unit.name])
-        names = {by_unit[unit][0]: failed[unit.name] for unit in by_unit if unit.name in failed}
-        self.skipped += [f"{name}: {failure}" for name, failure in names.items()]
-        return {name: alternative for name, alternative in contenders.items() if name not in names}
-
-    def _unit(self, part: str) -> Unit:
-        folder = self.folder or Path()
-        return unit_in(folder, f"{_PARTS}/{part}", [folder / f"{_PARTS}/{part}{JSON}"])
+        self.parts.each(parts, make)
 
     def _part(self, name: str, what: str, make: Callable[[], Mapping[str, Any]], steps: int) -> dict[str, Any]:
         """Kept under the place of the normalizer, as its name may not be a valid file name."""
@@ -370,7 +341,7 @@ class _Comparing(Job[CompareSettings]):
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
             "windows": window_places(self.windows, before),
             "prompts": len(self.prompts),
-            "skipped": [*self.skipped, *infinite, *([_BUSY] if is_shared() else [])],
+            "skipped": [*self.skipped, *infinite],
         }
         return finished_manifest(facts, self.parts, {"total": time.perf_counter() - self.started})
 

@@ -17,9 +17,9 @@ from torch import Tensor
 from ...measures import bootstrap_interval, resampled_means
 from ...results import Estimate
 from ...words.names import BASELINE, JUMPS, RENORMALISED
-from .._engine.estimates import paired_gain, resampled_estimate, share_right, window_numbers
-from .._engine.prompts import Prompt
-from .._engine.truncation import EXACT, Curve, interval
+from .._shared.estimates import paired_gain, resampled_estimate, share_right, window_numbers
+from .._shared.prompts import Prompt
+from .._shared.truncation import EXACT, Curve, interval
 from .result import NEEDLE_SCHEMA, PLAIN, SCHEMA, SELECTIVITY, CompareSettings
 
 Record = Mapping[str, Any]  # "windows", "capacity", "sensitivity" and "theory" of one normalizer, or one of these

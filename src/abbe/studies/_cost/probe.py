@@ -15,11 +15,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from ..._errors import AbbeError
 from ...models import LoadedModel, Shape, Window, built, llama_configuration, shape_of, tap
+from ...runs.settings import Settings
+from ...runs.watch import Watch
+from ...runs.window import WindowReader, model_inputs, run_model
 from ...words.numbers import many
-from .._engine.passes import model_inputs, run_model
-from .._engine.settings import Settings
-from .._engine.watch import Watch
-from .._engine.window import WindowReader
 from .rates import Rates
 
 SECONDS = 3.0  # of timing; every piece is timed at least three times

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from ...models import Shape
-from .._engine.window import rows_at_once
+from ...runs.window import rows_at_once
 
 # Of the measures without compiled kernels, which are for the CPU: counted with torch's dispatcher, as a test repeats.
 TRAFFIC = 9200.0, 1436.0  # bytes read and written per query, key and head: plain, and per number of a vector

@@ -15,10 +15,10 @@ from torch import nn
 from ..._arguments import positive, shown, whole
 from ..._errors import AbbeError
 from ...models import LoadedModel, Shape, built, configuration, llama_configuration, shape_of
+from ...runs.cost import KERNELS, Memory, memory_of
+from ...runs.settings import REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
+from ...runs.watch import watching
 from ...words.numbers import number
-from .._engine.cost import KERNELS, Memory, memory_of
-from .._engine.settings import REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
-from .._engine.watch import watching
 from .probe import measured_rates
 from .rates import Rates, rates_given
 from .result import SCHEMA, Costs

@@ -8,14 +8,14 @@ from typing import Any
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating
 from ...normalizers import Normalizer
 from ...results import Run
-from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, room_for
-from .._engine.measuring import measure_run
-from .._engine.settings import LENGTHS, settings_for
-from .._engine.sharing.calls import shareable
-from .._engine.watch import watching
+from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, room_for
+from ...runs.measuring import measure_run
+from ...runs.settings import LENGTHS, settings_for
+from ...runs.study import study
+from ...runs.watch import watching
 
 
-@shareable
+@study(Run)
 def diagnose(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     lengths: int | Sequence[int] | None = None, normalizer: str | Normalizer | None = None, vectors: str = "value",
@@ -73,4 +73,4 @@ def diagnose(
         vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
-        return measure_run(loaded, source, settings, place, watch)
+        return measure_run(loaded, source, settings, place, watch, save=False)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from ...measures import critical_n, interval_ends, resampled_counts, resampled_means, weighted_decay_exponents
-from .._engine.settings import Settings
-from .._engine.tables import Record
+from ...runs.settings import Settings
+from ...runs.tables import Record
 from .paired import Columns, Records, columns_of, paired_p
 
 DECAY = "decay_exponent"

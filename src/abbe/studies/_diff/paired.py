@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from ...measures import bootstrap_interval, list_measures
-from .._engine.settings import Settings
-from .._engine.tables import Record
+from ...runs.settings import Settings
+from ...runs.tables import Record
 
 SCHEMA: dict[str, Any] = {
     "layer": pl.Int32, "head": pl.Int32, "length": pl.Int32, "n": pl.Int32, "measure": pl.String,

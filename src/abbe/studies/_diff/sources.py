@@ -14,10 +14,10 @@ from torch import nn
 from ..._errors import AbbeError
 from ...models import LoadedModel, Windows, shape_of
 from ...results import MANIFEST, Run, read_manifest
+from ...runs.inputs import ModelLike
+from ...runs.parts import Parts
+from ...runs.tables import Record
 from ...words.manifest import without_folder
-from .._engine.inputs import ModelLike
-from .._engine.parts import Parts
-from .._engine.tables import Record
 
 _CONFIG = "config.json"
 _NUMBER = re.compile(r"(\d+)")

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +18,17 @@ from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import Run, open_run
+from ...runs.executors import all_stages
+from ...runs.folder import RunFolder, claim_without_model
+from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
+from ...runs.loss import check_causal, window_losses
+from ...runs.measuring import finished_manifest, measure_run, study_facts, windows_of
+from ...runs.parts import Parts
+from ...runs.settings import Settings, settings_for
+from ...runs.tables import Record
+from ...runs.study import study
+from ...runs.watch import Watch, watching
 from ...words.measures import usual_size
-from .._engine.folder import RunFolder, claim_without_model
-from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
-from .._engine.loss import check_causal, window_losses
-from .._engine.measuring import finished_manifest, measure_run, study_facts, windows_of
-from .._engine.parts import Parts
-from .._engine.settings import Settings, settings_for
-from .._engine.tables import Record
-from .._engine.watch import Watch, watching
 from .findings import MAIN, findings, fitted_findings
 from .fitted import fitted_rows
 from .paired import difference_table
@@ -36,6 +39,7 @@ LENGTH = 256
 _RUNS = "runs"  # folder with one run per side
 
 
+@study(Difference, named_by="other")
 def diff(
     model: ModelLike | Sequence[ModelLike], other: ModelLike | None = None, text: TextLike | None = None, *,
     lengths: int | Sequence[int] | None = None, windows: int = 8, queries: int | str = 64,
@@ -95,7 +99,7 @@ def diff(
         queries=queries, sizes=sizes, vectors=vectors, normalizer=None, temperatures=(1.0,), seed=seed, level=level,
         resamples=resamples,
     )  # fmt: skip
-    with held(place), watching(progress) as watch:
+    with watching(progress) as watch:
         return _Study(source, settings, place, watch, tokenizer, placed).run(loaded, side_sources[2:])
 
 
@@ -130,14 +134,17 @@ class _Study:
             "text": self.text.fingerprint,
         }
         parts = claim_without_model(self.place, Difference.study, facts, self.settings.as_json(), self.watch.announce)
-        sides = []
-        for number, (source, name) in enumerate(zip([*loaded, *more], names, strict=True)):
+
+        def measure(number: int) -> _Side:
+            source = [*loaded, *more][number]
             model = source if isinstance(source, LoadedModel) else as_model(source, self.tokenizer, placed=self.placed)
             if number >= len(loaded):
-                self._check([names[0], name], [loaded[0], model], cut)
-            sides.append(self._measure(model, number, name, cut, parts))
+                self._check([names[0], names[number]], [loaded[0], model], cut)
+            return self._measure(model, number, names[number], cut, parts)
+
+        sides = all_stages(partial(measure, number) for number in range(len(names)))
         again = [line for side in sides for line in side.run.manifest["measured_again"]]
-        return _result(sides, names, self.settings, parts, self.place, started, again)
+        return _result(sides, names, self.settings, parts, started, again)
 
     def _check(self, names: Sequence[str], models: Sequence[LoadedModel], cut: Windows) -> None:
         """Refuse a second model that has another shape or other tokens than the first."""
@@ -193,13 +200,12 @@ def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
         "models": [manifest["model"]["fingerprint"] for manifest in manifests],
         "text": manifests[0]["text"]["fingerprint"],
     }
-    with held(place):
-        parts = claim_without_model(place, Difference.study, facts, settings.as_json())
-        return _result(sides, names, settings, parts, place, started)
+    parts = claim_without_model(place, Difference.study, facts, settings.as_json())
+    return _result(sides, names, settings, parts, started)
 
 
 def _result(
-    sides: Sequence[_Side], names: Sequence[str], settings: Settings, parts: Parts, place: Path | None, started: float,
+    sides: Sequence[_Side], names: Sequence[str], settings: Settings, parts: Parts, started: float,
     again: Sequence[str] = (),
 ) -> Difference:  # fmt: skip
     first, last = sides[0], sides[-1]
@@ -218,10 +224,7 @@ def _result(
     sentences = [*findings(table, names, size, settings.level, windows), *fitted_findings(table, left_out)]
     manifest = _manifest(sides, names, settings)
     manifest = finished_manifest(manifest, parts, {"total": time.perf_counter() - started}, again)
-    result = Difference(table, pl.concat(curves).cast(CURVE_SCHEMA), tuple(sentences), manifest)  # type: ignore[arg-type]
-    if place is not None:
-        result.save(place)
-    return result
+    return Difference(table, pl.concat(curves).cast(CURVE_SCHEMA), tuple(sentences), manifest)  # type: ignore[arg-type]
 
 
 def _manifest(sides: Sequence[_Side], names: Sequence[str], settings: Settings) -> dict[str, Any]:

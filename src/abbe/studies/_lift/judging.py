@@ -11,12 +11,12 @@ import polars as pl
 
 from ...models import LoadedModel, Window, plan, swap
 from ...results import finite
+from ...runs.loss import window_losses
+from ...runs.watch import Watch
 from ...words.names import BASELINE
-from .._engine.estimates import mean, mean_estimate, share_right, window_numbers, with_nan
-from .._engine.loss import window_losses
-from .._engine.prompts import KINDS, PassKey, PassKeyMaker, Prompt, PromptMaker, answers, margins
-from .._engine.swapped import ROUNDS, at_equal_selectivity, baseline_logits, costs
-from .._engine.watch import Watch
+from .._shared.estimates import mean, mean_estimate, share_right, window_numbers, with_nan
+from .._shared.prompts import KINDS, PassKey, PassKeyMaker, Prompt, PromptMaker, answers, margins
+from .._shared.swapped import ROUNDS, at_equal_selectivity, baseline_logits, costs
 from .result import KEYS_SCHEMA, SCHEMA
 from .rule import CONTROL, PLAN, Judged, gain_in_answers, of_kind, relative_rise
 from .search import Records, SparsityReader, What

@@ -14,7 +14,7 @@ from ...results import Estimate
 from ...words.finding import Fact, Finding
 from ...words.names import BASELINE
 from ...words.numbers import percent, sentence, with_interval
-from .._engine.estimates import mean_estimate, paired_gain, resampled_estimate, window_numbers
+from .._shared.estimates import mean_estimate, paired_gain, resampled_estimate, window_numbers
 from .settings import LOSS, RETRIEVAL, SPARSE, LiftSettings
 
 CONTROL, PLAN = "softmax, tuned the same way", "plan"

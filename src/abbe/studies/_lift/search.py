@@ -16,12 +16,12 @@ from torch import Tensor
 from ...models import AttentionCall, LoadedModel, Window, swap
 from ...normalizers import Normalizer, normalizer
 from ...results import finite, tables_from
-from .._engine.estimates import mean
-from .._engine.loss import window_losses
-from .._engine.parts import Parts
-from .._engine.prompts import Haystack, PassKey, answers
-from .._engine.swapped import SwapReading, spread
-from .._engine.watch import Watch
+from ...runs.loss import window_losses
+from ...runs.parts import Parts
+from ...runs.watch import Watch
+from .._shared.estimates import mean
+from .._shared.prompts import Haystack, PassKey, answers
+from .._shared.swapped import SwapReading, spread
 from .result import PLANS_SCHEMA, SCAN_SCHEMA
 from .rule import relative_rise
 from .schedule import LEARNING, PLANS, SCAN, Schedule

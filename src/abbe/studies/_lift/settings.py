@@ -11,8 +11,8 @@ from typing import Any
 from ..._arguments import is_number, is_whole, plain, several, shown
 from ..._errors import AbbeError
 from ...normalizers import normalizer
-from .._engine.calibrated import learnable
-from .._engine.settings import Settings, plain_settings, window_settings
+from ...runs.settings import Settings, plain_settings, window_settings
+from .._shared.calibrated import learnable
 
 SPARSE, RETRIEVAL, LOSS = "sparse", "retrieval", "loss"
 GOALS = (SPARSE, RETRIEVAL, LOSS)

@@ -18,17 +18,17 @@ from ..._arguments import between, whole
 from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating, plan, swap
+from ...runs.cost import estimate
+from ...runs.folder import claim_folder
+from ...runs.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs
+from ...runs.loss import check_causal, window_losses
+from ...runs.measuring import finished_manifest, manifest_facts, window_places
+from ...runs.settings import MOST_RESAMPLES, checked_seed
+from ...runs.study import study
+from ...runs.watch import watching
+from ...runs.window import allowed_error, check_tokens, model_inputs
 from ...words.names import BASELINE
-from .._engine.cost import estimate
-from .._engine.folder import claim_folder
-from .._engine.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs
-from .._engine.loss import check_causal, window_losses
-from .._engine.measuring import finished_manifest, manifest_facts, window_places
-from .._engine.passes import model_inputs
-from .._engine.prompts import PassKeyMaker
-from .._engine.settings import MOST_RESAMPLES, checked_seed
-from .._engine.watch import watching
-from .._engine.window import allowed_error, check_tokens
+from .._shared.prompts import PassKeyMaker
 from .judging import Judging
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rule import CONTROL, PLAN, decide, findings, rule_text
@@ -53,6 +53,7 @@ _SPEED_PASSES = 6
 _SCHEDULE = "parts/schedule.json"
 
 
+@study(Lift, named_by="goal", shared="no")
 def lift(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     goal: str = "sparse", max_loss: float | str = "0.5%", budget: float | str | None = "20m",
@@ -270,6 +271,4 @@ class _Job(Job[LiftSettings]):
             decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,
             file=None if self.folder is None else self.folder / PLAN_FILE,
         )  # fmt: skip
-        if self.folder is not None:
-            result.save(self.folder)
         return result

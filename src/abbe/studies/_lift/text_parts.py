@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from ..._errors import AbbeError
 from ...measures import enough_windows
 from ...models import LoadedModel, Text, Windows
-from .._engine.inputs import windows_for
+from ...runs.inputs import windows_for
 from .settings import LENGTH, RETRIEVAL, LiftSettings
 
 _LEAST_LENGTH = 128

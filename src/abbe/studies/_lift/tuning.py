@@ -25,13 +25,13 @@ from ..._errors import AbbeError
 from ...models import HeadGroup, LoadedModel, Window, plan, swap, tap
 from ...normalizers import LogNScaling, Normalizer, normalizer
 from ...results import finite
-from .._engine.calibrated import learnable
-from .._engine.estimates import with_nan
-from .._engine.fitting import LayerRows, RowReader, fine_tune, fit, only_learning, portions
-from .._engine.parts import Parts
-from .._engine.prompts import Haystack, read_all
-from .._engine.swapped import at_equal_selectivity, effective_tokens, spread
-from .._engine.watch import Watch
+from ...runs.parts import Parts
+from ...runs.watch import Watch
+from .._shared.calibrated import learnable
+from .._shared.estimates import with_nan
+from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, only_learning, portions
+from .._shared.prompts import Haystack, read_all
+from .._shared.swapped import at_equal_selectivity, effective_tokens, spread
 from .settings import CONTROL_SPEC, RETRIEVAL, LiftSettings
 
 ROWS_FROM = 8  # windows whose rows are in memory at once

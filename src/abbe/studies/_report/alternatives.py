@@ -18,11 +18,10 @@ from ..._float64 import where_double
 from ...measures import Rows, active_keys, bootstrap_interval, by_groups, dispersion, sensitivity, separable_weight
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
+from ...runs.parts import Parts
+from ...runs.settings import Settings
+from ...runs.window import BLOCK, lacks_vectors, query_positions, rows_of_call, seeded, token_vectors
 from ...words.names import BASELINE
-from .._engine.parts import Parts
-from .._engine.settings import Settings
-from .._engine.vectors import token_vectors
-from .._engine.window import BLOCK, lacks_vectors, query_positions, rows_of_call, seeded
 
 MOST_WINDOWS = 4
 QUERIES = 32
@@ -78,13 +77,12 @@ class AlternativesReader:
         flat = {f"{layer}/{name}": x for layer, sums in self._of_layers.items() for name, x in sums.items()}
         self.parts.keep_tensors(_part(window), flat)
 
-    def parts_of(self, window: Window) -> Sequence[str]:
-        return [_part(window)] if window.length == self.length and window.index in self.indices else []
-
     def table(self) -> pl.DataFrame:
-        """After all windows; those that failed in a shared folder are left out."""
-        of_windows = [self._sums[index] for index in self.indices if index in self._sums]
-        return _table_of(of_windows, self.specs, self.settings)
+        """After all windows."""
+        of_windows = [self._sums[index] for index in self.indices]
+        layers = sorted({layer for of_layers in of_windows for layer in of_layers})
+        by_layer = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
+        return alternatives_table([BASELINE, *self.specs], by_layer, self.settings)
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None or lacks_vectors(call, self.settings.vectors):
@@ -99,18 +97,6 @@ class AlternativesReader:
             baseline = rows_of_call(call, block, vectors)
             sums = _added(sums, block_sums(baseline, where_double(call.value[0].float()), self.normalizers, directions))
         self._of_layers[layer] = sums
-
-
-def kept_alternatives(parts: Parts, windows: Sequence[Window], settings: Settings) -> pl.DataFrame:
-    """The table of a reader with the default settings, from those parts of these windows that exist."""
-    of_windows = [_by_layer(kept[0]) for window in windows if (kept := parts.tensors(_part(window))) is not None]
-    return _table_of(of_windows, ALTERNATIVES, replace(settings, queries=QUERIES))
-
-
-def _table_of(of_windows: Sequence[dict[int, Sums]], specs: Sequence[str], settings: Settings) -> pl.DataFrame:
-    layers = sorted({layer for of_layers in of_windows for layer in of_layers})
-    of_layers = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
-    return alternatives_table([BASELINE, *specs], of_layers, settings)
 
 
 def _part(window: Window) -> str:

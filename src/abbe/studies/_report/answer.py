@@ -17,11 +17,11 @@ import polars as pl
 
 from ...measures import DEFAULT_GRID
 from ...results import Run
+from ...runs.lookup import Lookup
+from ...runs.settings import REPORT_LENGTHS
 from ...words.finding import NOT_LEARNED, Finding, Place
 from ...words.manifest import part_of
 from ...words.numbers import heads_of, many, percent, sentence
-from .._engine.lookup import Lookup
-from .._engine.settings import REPORT_LENGTHS
 from .alternatives import SPARSE
 from .heads import HeadVerdict
 from .rules import KEPT, UNIFORM_HEADS, best_served, could_be_sparser, top_masses

@@ -13,6 +13,7 @@ from statistics import median
 
 import polars as pl
 
+from ...runs.lookup import Cell, Lookup
 from ...words.finding import Fact, Place
 from ...words.numbers import percent, power_of_n, tokens
 from ...words.thresholds import (
@@ -26,7 +27,6 @@ from ...words.thresholds import (
     SINK,
     TIMES_UNIFORM,
 )
-from .._engine.lookup import Cell, Lookup
 
 _WORST = "sensitivity_worst_p95"
 _FAR = 100.0  # times the largest length: farther nobody should extrapolate

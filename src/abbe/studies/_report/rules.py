@@ -17,11 +17,11 @@ from statistics import fmean, median
 import polars as pl
 
 from ...results import Run
+from ...runs.lookup import Cell, Lookup
 from ...words.finding import NOT_LEARNED, NOTICE, Fact, Finding, KeyNumber, Place
 from ...words.names import BASELINE
 from ...words.numbers import heads_of, many, number, percent, power_of_n, sentence, tokens
 from ...words.thresholds import FADING, FRAGILE, NEAR_UNIFORM, SINK
-from .._engine.lookup import Cell, Lookup
 from .alternatives import SHARPER, SPARSE
 from .heads import (
     Facts,

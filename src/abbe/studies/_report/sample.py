@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -14,11 +14,11 @@ from ... import normalizers
 from ..._errors import AbbeError
 from ...measures import Rows
 from ...models import AttentionCall, LoadedModel, Tap, Text, Window
+from ...runs.loss import loss_and_guessing
+from ...runs.parts import Parts
+from ...runs.settings import Settings
+from ...runs.window import is_over, lacks_vectors, rows_of_call, seeded, token_vectors
 from ...words.finding import Place
-from .._engine.loss import loss_and_guessing
-from .._engine.settings import Settings
-from .._engine.vectors import token_vectors
-from .._engine.window import is_over, lacks_vectors, rows_of_call, seeded
 
 SIZES = (5, 20)
 LONGEST_WINDOW = 256  # tokens that fit on a screen
@@ -252,6 +252,9 @@ def sample_positions(model: LoadedModel, window: Window, settings: Settings, hea
     return torch.cat([drawn, torch.tensor([last])])
 
 
+_PART = "sample/window"
+
+
 class SampleReader:
     """Takes the sample from one forward pass: what every head does with up to `queries` positions of one window.
 
@@ -260,9 +263,10 @@ class SampleReader:
     """
 
     def __init__(
-        self, model: LoadedModel, open_tap: Tap, chosen: Window, settings: Settings, sizes: tuple[int, ...] = SIZES,
-        queries: int = QUERIES,
+        self, model: LoadedModel, open_tap: Tap, chosen: Window, settings: Settings, text: Text, parts: Parts,
+        sizes: tuple[int, ...] = SIZES, queries: int = QUERIES,
     ) -> None:  # fmt: skip
+        self.text, self.parts = text, parts
         self.model, self.chosen, self.settings, self.sizes, self.queries = model, chosen, settings, sizes, queries
         self.layers = len(open_tap.layers)
         self.normalizer = None if settings.normalizer is None else normalizers.normalizer(settings.normalizer)
@@ -274,21 +278,26 @@ class SampleReader:
         open_tap.listen(self._read)
 
     def wants(self, window: Window) -> bool:
-        return (window.length, window.index) == (self.chosen.length, self.chosen.index) and not self.of_layers
+        is_chosen = (window.length, window.index) == (self.chosen.length, self.chosen.index)
+        return is_chosen and self.parts.json(_PART) is None
 
     def done(self, window: Window) -> None:
-        """Nothing to do: layers are read as they are called."""
+        """Keep what was read; the loss comes later, without a tap."""
+        self.parts.keep_json(_PART, self._read_sample().as_json())
 
-    def parts_of(self, window: Window) -> Sequence[str]:
-        return ()
+    def sample(self) -> Sample:
+        """After the run."""
+        stored = self.parts.json(_PART)
+        assert stored is not None
+        loss, guessing = loss_and_guessing(self.model, self.chosen)
+        return replace(Sample.from_json(stored), loss=loss, guessing=guessing)
 
-    def sample(self, text: Text) -> Sample:
-        """After the pass."""
+    def _read_sample(self) -> Sample:
         rows = tuple(row for _, of_layer in sorted(self.of_layers.items()) for row in of_layer)
-        tokens = token_texts(self.model.tokenizer, text, self.chosen)
+        tokens = token_texts(self.model.tokenizer, self.text, self.chosen)
         heat = Heat(*self.grid, dict(sorted(self.heat_of.items()))) if self.heat_of else None
         of_window = self.chosen.length, self.chosen.index, tokens, self.sizes, tuple(self.positions.tolist()), rows
-        return Sample(*of_window, *loss_and_guessing(self.model, self.chosen), heat)
+        return Sample(*of_window, None, None, heat)
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None:

@@ -14,9 +14,9 @@ import polars as pl
 import torch
 
 from ...measures import ks_test
+from ...runs.tables import DEFAULT, READINGS
 from ...words.numbers import number, percent
 from ...words.paper import DRIFT, PAPER_CRITICAL_SHARE, PAPER_SEPARABILITY
-from .._engine.readings import DEFAULT, READINGS
 from .result import Answer, Claim, Figure
 
 LINEAR = (0.8, 1.2)  # exponents that count as "roughly linear", or as 1/T with the sign changed

@@ -16,9 +16,9 @@ import polars as pl
 from ..._errors import AbbeError
 from ...bounds import change_bound_by_norm, spectral_norm_bound_paper, spectral_norm_supremum
 from ...results import Run
+from ...runs.settings import Settings, Vectors
+from ...runs.tables import LEVELS, READINGS, critical_name, rejecting_name
 from ...words.paper import DRIFT, FIGURES
-from .._engine.readings import LEVELS, READINGS, critical_name, rejecting_name
-from .._engine.settings import Settings, Vectors
 from .result import Figure
 
 SIZE = 5  # of figure 2a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,17 @@ from ..._errors import AbbeError
 from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import TABLE, Run
+from ...runs.cost import Cost, estimate, plan_memory
+from ...runs.folder import claim_folder
+from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
+from ...runs.parts import Parts
+from ...runs.executors import all_stages
+from ...runs.study import study
+from ...runs.settings import checked_seed, count_of_queries
+from ...runs.watch import Watch, watching
+from ...runs.window import check_tokens, run_model
 from ...words.paper import DRIFT, FIGURES
-from .._engine.cost import Cost, estimate
-from .._engine.folder import claim_folder
-from .._engine.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
-from .._engine.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
-from .._engine.memory import plan_memory
-from .._engine.parts import Parts
-from .._engine.passes import run_model
-from .._engine.settings import checked_seed, count_of_queries
-from .._engine.sharing.calls import shareable
-from .._engine.sharing.crew import independently, leave_to_merge
-from .._engine.watch import Watch, watching
-from .._engine.window import check_tokens
 from .claims import judge
 from .figures import LENGTHS, Part, drift_figure, make_figure, plan
 from .result import Reproduction
@@ -34,7 +33,7 @@ _RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
 
 
-@shareable
+@study(Reproduction, extra="all", named_by="quick")
 def reproduce(
     model: ModelLike = "embedded", text: TextLike | None = None, *, figures: str | Sequence[str] = FIGURES,
     windows: int | None = None, queries: int | str | None = None, seed: int = 0, quick: bool = False,
@@ -82,7 +81,7 @@ def reproduce(
         "windows": windows, "queries": count_of_queries(queries), "seed": checked_seed(seed), "quick": quick,
     }  # fmt: skip
     plan(chosen, longest, **settings)  # mistakes are reported before anything is written
-    with held(place), evaluating(loaded.network):
+    with evaluating(loaded.network):
         parts = claim_folder(place, Reproduction.study, loaded, source, settings)
         if place is not None:
             measured = [name for name in FIGURES if (place / _RUNS / f"{name}-embedding" / TABLE).is_file()]
@@ -93,16 +92,12 @@ def reproduce(
         with watching(progress, len(lengths)) as watch:
             plan_memory(loaded, lengths, len(check_tokens(loaded, cut)), watch.announce, queries=settings["queries"])
             watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
-            runs = {}
-            for name, some in planned.items():
-                with independently():
-                    runs[name] = _measured(loaded, source, some, of_figures[name], place, watch)
-            leave_to_merge()
-            reproduction = _judged(runs, manifest_facts(Reproduction.study, loaded, source, settings), cut, parts)
-            if place is not None:
-                reproduction.save(place)
-                reproduction.to_html(place / reproduction.page)
-    return reproduction
+            stages = [
+                partial(_measured, loaded, source, several, of_figures[name], place, watch)
+                for name, several in planned.items()
+            ]
+            runs = dict(zip(planned, all_stages(stages), strict=True))
+            return _judged(runs, manifest_facts(Reproduction.study, loaded, source, settings), cut, parts)
 
 
 def _measured(

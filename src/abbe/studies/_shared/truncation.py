@@ -21,8 +21,8 @@ from ...measures import interval_ends, resampled_counts
 from ...models import LoadedModel, Swap, plan
 from ...normalizers import Normalizer, Truncated, normalizer
 from ...results import Estimate
+from ...runs.loss import next_token_losses
 from ...words.names import RENORMALISED
-from .loss import next_token_losses
 
 EXACT, COARSE = GRIDS = ("exact", "coarse")
 _SLACK = 1e-9  # a crossing at a whole number is that number, whatever its last digit

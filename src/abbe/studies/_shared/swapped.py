@@ -24,10 +24,9 @@ from ... import bounds
 from ...measures import Rows, sensitivity
 from ...models import AttentionCall, HeadGroup, LoadedModel, Swap, Window, swap
 from ...normalizers import Normalizer, normalizer
-from .loss import next_token_losses
-from .passes import run_model
-from .settings import Settings
-from .window import query_positions, seeded
+from ...runs.loss import next_token_losses
+from ...runs.settings import Settings
+from ...runs.window import query_positions, run_model, seeded
 
 WINDOWS, QUERIES = 8, 8
 _HOTTEST, _GRID = 1e3, 25  # temperatures from 1/hottest to hottest; an odd number, to include 1

@@ -21,9 +21,8 @@ from ..._errors import AbbeError
 from ..._float64 import where_double
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Learned, Normalizer, normalizer
-from .passes import run_model
-from .settings import Settings
-from .window import query_positions
+from ...runs.settings import Settings
+from ...runs.window import query_positions, run_model
 
 State = dict[str, Tensor]
 
