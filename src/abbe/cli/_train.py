@@ -151,11 +151,11 @@ def text(
 
 def _trained(name: str, shared: Shared, *, rates: str | None, **options: Any) -> AnyResult:
     """Run the experiment; absent options are left to its defaults."""
-    from .. import lab
+    from .. import studies
 
     options["rates"] = numbers("--rates", rates, float)
     chosen = {option: value for option, value in options.items() if value is not None}
-    return getattr(lab, name)(**chosen, **shared)
+    return getattr(studies, name)(**chosen, **shared)
 
 
 def make_group(add: Callable[[typer.Typer, Callable[..., None], Sequence[str]], None]) -> typer.Typer:
