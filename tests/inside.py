@@ -122,7 +122,7 @@ NAMES = {
     "abbe.studies._engine.cost": "estimate",
     "abbe.studies._engine.estimates": "paired_gain share_right",
     "abbe.studies._engine.fitting": "LayerRows RowReader fit",
-    "abbe.studies._engine.lookup": "Cell Lookup",
+    "abbe.studies._engine.lookup": "Lookup",
     "abbe.studies._engine.loss": "check_causal next_token_losses window_losses",
     "abbe.studies._engine.parts": "Parts",
     "abbe.studies._engine.passes": "read_window run_model",
@@ -162,7 +162,7 @@ NAMES = {
         "sample_positions sample_rows sample_window token_texts weight_of"
     ),
     "abbe.studies._report.study": "make_report",
-    "abbe.studies._reproduce.claims": "reproduce_judge=judge",
+    "abbe.studies._reproduce.claims": "Judgement reproduce_judge=judge with_readings=_with_readings",
     "abbe.studies._reproduce.figures": "Part plan",
     "abbe.lab.optimizers": "OPTIMIZERS",
     "abbe.lab.run": "lab_Configuration=Configuration lab_train=train",
