@@ -122,7 +122,7 @@ NAMES = {
     "abbe.runs.cost": "estimate",
     "abbe.studies._shared.estimates": "paired_gain share_right",
     "abbe.studies._shared.fitting": "LayerRows RowReader fit",
-    "abbe.runs.lookup": "Cell Lookup",
+    "abbe.runs.lookup": "Lookup",
     "abbe.runs.loss": "check_causal next_token_losses window_losses",
     "abbe.runs.parts": "Parts",
     "abbe.runs.window": "read_window run_model",
@@ -162,7 +162,7 @@ NAMES = {
         "sample_positions sample_rows sample_window token_texts weight_of"
     ),
     "abbe.studies._report.study": "make_report",
-    "abbe.studies._reproduce.claims": "reproduce_judge=judge",
+    "abbe.studies._reproduce.claims": "Judgement reproduce_judge=judge with_readings=_with_readings",
     "abbe.studies._reproduce.figures": "Part plan",
     "abbe.lab.optimizers": "OPTIMIZERS",
     "abbe.lab.run": "lab_Configuration=Configuration lab_train=train",

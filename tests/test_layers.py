@@ -33,25 +33,6 @@ def is_module(parts: tuple[str, ...]) -> bool:
     return path.with_suffix(".py").exists() or path.is_dir()
 
 
-def names_in(source: str) -> set[str]:
-    """Variables, parameters and functions."""
-    nodes = list(ast.walk(ast.parse(source)))
-    return {one.id for one in nodes if isinstance(one, ast.Name)} | {
-        *(one.arg for one in nodes if isinstance(one, ast.arg)),
-        *(one.name for one in nodes if isinstance(one, ast.FunctionDef)),
-    }
-
-
-def test_variables_say_what_they_hold() -> None:
-    checkout = TESTS.parent
-    places = ("src", "scripts", "benchmarks", "examples", "tests")
-    files = [file for place in places for file in (checkout / place).rglob("*.py")]
-    assert len(files) > 700
-    vague = {str(file): names_in(file.read_text("utf-8")) & {"found", "told"} for file in files}
-    assert {file: names for file, names in vague.items() if names} == {}
-    assert names_in("def told(a):\n    found = f'{b} c'") == {"told", "a", "found", "b"}
-
-
 # -- Tests ------------------------------------------------------------------------------------------------------------
 
 TESTS = Path(__file__).parent

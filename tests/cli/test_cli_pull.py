@@ -18,15 +18,16 @@ def recipe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """minilm is made in place, or fails with the error that is put in here."""
     chosen: dict[str, Any] = {"error": None, "made": 0}
 
-    def make(work: Path, target: Path, step: _pull.Step) -> dict[str, Any]:
+    def fill(recipe: Any, work: Path, target: Path, step: _pull.Step) -> None:
         step("downloading a stand-in")
         if chosen["error"] is not None:
             raise chosen["error"]
         target.mkdir()
         chosen["made"] += 1
-        return {"what": "a stand-in with 6 layers"}
 
-    monkeypatch.setitem(_pull.RECIPES, "minilm", _pull._Recipe(make, 0))
+    stand_in = _pull.RECIPES["minilm"]._replace(bytes_needed=0, facts={"what": "a stand-in with 6 layers"})
+    monkeypatch.setitem(_pull.RECIPES, "minilm", stand_in)
+    monkeypatch.setattr(_pull, "_fill", fill)
     monkeypatch.setenv("ABBE_CACHE", str(tmp_path / "cache"))
     return chosen
 
@@ -75,4 +76,5 @@ def test_json_and_quiet(recipe: dict[str, Any], tmp_path: Path) -> None:
     quiet = run("pull", "minilm", "--quiet")
     assert (quiet.stdout, quiet.stderr) == (f"{folder}\n", "")
     printed = json.loads(run("pull", "minilm", "--json").stdout)
-    assert printed == {"name": "minilm", "folder": str(folder), "what": "a stand-in with 6 layers"}
+    assert printed == {"name": "minilm", "folder": str(folder)} | _pull.RECIPES["minilm"].about
+    assert printed["what"] == "a stand-in with 6 layers"

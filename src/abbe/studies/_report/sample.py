@@ -178,7 +178,11 @@ class Sample:
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Sample:
-        """The inverse of `as_json`, as exact as that form is."""
+        """The inverse of `as_json`, as exact as that form is.
+
+        Args:
+            stored: from `as_json`.
+        """
         by_size = [(int(size), _records(balls)) for size, balls in stored["balls"].items()]
         rows = [
             SampleRow(
