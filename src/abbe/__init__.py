@@ -35,7 +35,6 @@ if _typing.TYPE_CHECKING:
         Difference,
         Experiment,
         Lift,
-        Progress,
         Report,
         Reports,
         Reproduction,
@@ -53,12 +52,12 @@ if _typing.TYPE_CHECKING:
         report,
         report_each,
         reproduce,
+        shard,
         train_length,
         train_recall,
         train_temperature,
         train_text,
         verify,
-        work,
     )
     from .training import Monitor
 
@@ -78,7 +77,6 @@ __all__ = [
     "Normalizer",
     "NormalizerInfo",
     "Plan",
-    "Progress",
     "Report",
     "Reports",
     "Reproduction",
@@ -111,6 +109,7 @@ __all__ = [
     "report",
     "report_each",
     "reproduce",
+    "shard",
     "swap",
     "tap",
     "train_length",
@@ -119,7 +118,6 @@ __all__ = [
     "train_text",
     "verify",
     "windows",
-    "work",
 ]
 
 _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
@@ -136,15 +134,18 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         ".results": ("Result", "Run", "open_run"),
         ".studies": (
             *("Calibration", "Capacity", "Comparison", "Difference", "Experiment", "Lift"),
-            *("Progress", "Report", "Reports", "Reproduction"),
-            *("calibrate", "capacity", "cost", "diagnose", "diff", "lift", "merge", "on_ray", "open", "work"),
+            *("Report", "Reports", "Reproduction"),
+            *("calibrate", "capacity", "cost", "diagnose", "diff", "lift", "merge", "on_ray", "open", "shard"),
             *("train_length", "train_recall", "train_temperature", "train_text"),
         ),
         ".training": ("Monitor",),
     },
     "all": {".studies": ("compare", "report", "report_each", "reproduce")},  # they write pages
 }
-_MODULES = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views", "words")
+_MODULES = (
+    *("bounds", "entmax", "lab", "measures", "models", "normalizers", "results", "runs", "studies", "training"),
+    *("views", "words"),
+)
 __getattr__, __dir__ = _on_first_use(__name__, _NAMES, _MODULES)
 
 # Once both are imported, in any order, transformers accepts attn_implementation="abbe:entmax-1.5" and the like.

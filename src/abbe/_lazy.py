@@ -16,7 +16,7 @@ from ._errors import AbbeError
 
 # The extras of pyproject.toml, by import names; a test compares.
 EXTRAS = {
-    "models": ("gguf", "polars", "safetensors", "scipy", "tokenizers", "transformers"),
+    "models": ("filelock", "gguf", "polars", "safetensors", "scipy", "tokenizers", "transformers"),
     "report": ("altair", "jinja2", "vl_convert"),
 }
 ALL = "all"

@@ -28,8 +28,8 @@ _FIRST = (
 )
 _GROUPS = {
     "train": "Train small transformers to test claims about training attention. Nothing is downloaded. --quick takes "
-    "about a minute on 2 cores, the defaults 1 to 15; each prints its cost before it starts. Every seed of every run is "
-    "kept, and a stopped experiment resumes from its folder."
+    "about a minute on 2 cores, the defaults 1 to 15; each prints its cost before it starts. Every seed of every run "
+    "is kept, and a stopped experiment resumes from its folder."
 }
 
 
@@ -85,6 +85,8 @@ def _add_commands() -> None:
     commands = {function.__name__: (function, examples) for function, examples in {**COMMANDS, watch: EXAMPLES}.items()}
     groups: dict[str, typer.Typer] = {}
     for study in studies().values():
+        if study.command.endswith("--each"):  # an option of report
+            continue
         group, _, name = study.command.rpartition(" ")
         if not group:
             commands[name] = command_of(study)

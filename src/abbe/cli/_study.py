@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._declared import Declared, Option, described
+from .._declared import Declared, Option, described, studies
 from .._errors import AbbeError
 from .._lazy import need
 from . import _complete, _options
@@ -25,6 +25,7 @@ from ._shown import print_json, show_result
 
 MACHINES, STATISTICS = "Many machines", "Statistics"
 RAY = "ray"
+_EACH = "each"  # of report: many models, by `report_each`
 _LEFT_OUT = ("folder", "tokenizer", "progress")  # --out and --quiet take their place
 _NAMES = {"normalizer": "--with", "normalizers": "--with", "optimizers": "--optimizer", "figures": "--figure"}
 _COMPLETED: dict[str, Callable[[str], list[str]]] = {
@@ -92,13 +93,19 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
         check_drawing(f"abbe {study.command}", figures_folder, opened)
         if given.get("device_map") is not None and given.get("device") == "cpu":
             given["device"] = None  # the default: a map takes its place
+        each = given.pop(_EACH, None)
         values = {name: _parsed(own[name], value) for name, value in given.items()}
-        folder = out or _default_folder(study, given, takes_model)
+        folder = out or _default_folder(study, given | {"model": "each"} if each else given, takes_model)
+        called = study
+        if each is not None:
+            if values.pop("model") != "embedded":
+                raise AbbeError(f"--each takes the place of the model {given['model']}: quote it, --each 'runs/*'")
+            called, values = studies()["report_each"], {"models": each} | values
         with ExitStack() as stack:
             if shard is not None:
                 _refuse_with_shard(figures_folder, opened, engine, address, actors)
             share = _engine(stack, shard, engine, address, actors, given)
-            result = study.load(study.function)(**values, folder=folder, progress=not quiet)
+            result = called.load(called.function)(**values, folder=folder, progress=not quiet)
         if share is not None:
             if as_json:
                 print_json({"shard": shard, "made": share.made, "total": share.total, "missing": share.missing})
@@ -107,6 +114,9 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
         show_result(result, folder, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
 
     parameters = [_parameter(option) for option in own.values()]
+    if study.function == "report":
+        words = "Report on many models instead of one, such as 'checkpoints/*', with an index page."
+        parameters.append(_keyword(_EACH, Annotated[str | None, setting(words)], None))
     name = f"{study.command.replace(' ', '-')}{'-MODEL' if takes_model else ''}"
     parameters += [
         _keyword("out", Annotated[Path | None, _options.out_option(name)], None),

@@ -17,7 +17,7 @@ from ..words.lab import HARD_MAXIMUM
 from .judges import judge_accuracy, judge_length, judge_loss
 from .network import temperature as parse_temperature
 from .optimizers import OPTIMIZERS
-from .result import Experiment
+from .result import Experiment, opened_experiment
 from .run import Configuration, can_be_compensated
 from .running import Plan, run_experiment
 from .statements import judge_temperature
@@ -112,7 +112,7 @@ _RECALL_TASKS = (Recall.name, Mqar.name)
 # -- Experiments ------------------------------------------------------------------------------------------------------
 
 
-@study(Experiment, command="train temperature")
+@study(Experiment, command="train temperature", opened=opened_experiment)
 def train_temperature(
     *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
     normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,
@@ -121,7 +121,9 @@ def train_temperature(
     workers: int | None = None, device: DeviceLike | None = None, folder: FolderLike | None = None,
     progress: bool = True,
 ) -> Experiment:  # fmt: skip
-    """Train small transformers at several temperatures, each beside its compensated control.
+    """Is low temperature hard to train? Every T with a control whose scale is compensated, over rates and seeds.
+
+    Train small transformers at several temperatures, each beside its compensated control.
 
     A temperature in front of softmax is a re-parametrisation: with the initial query map times T and its rate times
     T^2 (SGD) or T (AdamW, Muon), training at T equals training at T = 1, step by step. So if low temperature is hard
@@ -148,6 +150,11 @@ def train_temperature(
     Returns:
         Every run of every seed, curves, the results at the best rates, and judged statements.
 
+    Commands:
+        abbe train temperature --quick
+        abbe train temperature --temperatures 1,0.3,0.1,learned --optimizer adamw --seeds 8 --open
+        abbe train temperature --task mqar --with softmax --with entmax:alpha=1.5 --no-qk-norm --figures figures
+
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "qk_norm": False, "workers": 1, "progress": False}
         >>> result = abbe.train_temperature(temperatures=0.5, normalizers="softmax", optimizers="adamw", **small)
@@ -169,14 +176,16 @@ def train_temperature(
     return run_experiment(plan, device, folder, workers, progress)
 
 
-@study(Experiment, command="train length")
+@study(Experiment, command="train length", opened=opened_experiment)
 def train_length(
     *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
     optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,
     lengths: int | Sequence[int] | None = None, quick: bool = False, seed: int = 0, workers: int | None = None,
     device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
-    """Train one head to find the item of the highest priority among up to 16, and test it on up to 16,384.
+    """Which normalizer still finds the maximum in lists longer than those it was trained on? With published numbers.
+
+    Train one head to find the item of the highest priority among up to 16, and test it on up to 16,384.
 
     The task of arXiv 2410.01104, whose row for softmax (98.6, 94.3, 81.3, 53.8, 22.6, 12.4 %) stands beside the result.
     Each normalizer is trained at several rates and judged at its best one. Accuracy is reported at the trained length
@@ -199,6 +208,10 @@ def train_length(
         Every run of every seed, curves, the results at the best rates, and judged statements. High accuracy on long
         sets means that selection generalises; high entropy there, that the weight is spread over many items.
 
+    Commands:
+        abbe train length --quick
+        abbe train length --with softmax --with ssmax --rates 0.001,0.003,0.01 --seeds 5 --open
+
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
         >>> result = abbe.train_length(normalizers="softmax", lengths=16, **small)
@@ -215,7 +228,7 @@ def train_length(
     return run_experiment(plan, device, folder, workers, progress)
 
 
-@study(Experiment, command="train recall")
+@study(Experiment, command="train recall", opened=opened_experiment)
 def train_recall(
     *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
@@ -223,7 +236,9 @@ def train_recall(
     width: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
     device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
-    """Train small networks to recall values by their keys, with each normalizer at its own best rate.
+    """Which normalizer learns key-value recall, and at which learning rates?
+
+    Train small networks to recall values by their keys, with each normalizer at its own best rate.
 
     Args:
         task: "recall" (one head, 24 pairs) or "mqar" (multi-query associative recall, a causal transformer of two
@@ -245,6 +260,10 @@ def train_recall(
     Returns:
         Every run of every seed, curves, the results at the best rates, and judged statements.
 
+    Commands:
+        abbe train recall --quick
+        abbe train recall --task mqar --with softmax --with sparsemax --optimizer muon --json
+
     Examples:
         >>> result = abbe.train_recall(normalizers="softmax", rates=0.01, seeds=1, steps=20, workers=1, progress=False)
         >>> result.summary.select("normalizer", "best_rate").rows()
@@ -262,14 +281,16 @@ def train_recall(
     return run_experiment(Plan("recall", trained, choices, settings, judge_accuracy), device, folder, workers, progress)
 
 
-@study(Experiment, command="train text")
+@study(Experiment, command="train text", opened=opened_experiment)
 def train_text(
     text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
     steps: int | None = None, qk_norm: bool = False, quick: bool = False, seed: int = 0, workers: int | None = None,
     device: DeviceLike | None = None, folder: FolderLike | None = None, progress: bool = True,
 ) -> Experiment:  # fmt: skip
-    """Train character models of a text, with each normalizer at its own best rate, and compare their held-out loss.
+    """Which normalizer trains the better character model of a text?
+
+    Train character models of a text, with each normalizer at its own best rate, and compare their held-out loss.
 
     Args:
         text: whatever `abbe.read_text` takes; by default the built-in sample. The last tenth is held out.
@@ -286,6 +307,10 @@ def train_text(
     Returns:
         Every run of every seed, curves, the results at the best rates, and judged statements. A low held-out
         loss means that the next character is predicted well.
+
+    Commands:
+        abbe train text --quick
+        abbe train text --text book.txt --with softmax --with entmax:alpha=1.5 --steps 1000 --out book
 
     Examples:
         >>> text = "It was a dark and stormy night. " * 200

@@ -103,7 +103,7 @@ class Experiment(TablesResult):
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the curves, which are long: `curves` and curves.parquet hold them."""
-        return self._content({"table": self.table} | self._tables()) | {"manifest": dict(self.manifest)}
+        return self._tables_and_findings({"table": self.table} | self._tables()) | {"manifest": dict(self.manifest)}
 
     def _tables(self) -> dict[str, pl.DataFrame]:
         return {name: getattr(self, name) for name in _SCHEMAS}
@@ -111,7 +111,7 @@ class Experiment(TablesResult):
     def _files(self) -> dict[str, bytes | str]:
         tables = self._tables()
         parquet = {TABLE: as_parquet(self.table), CURVES: as_parquet(self.curves)}
-        return as_csv(tables) | {SUMMARY: as_text(self._content(tables))} | parquet
+        return as_csv(tables) | {SUMMARY: as_text(self._tables_and_findings(tables))} | parquet
 
 
 def opened_experiment(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Experiment:

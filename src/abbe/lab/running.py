@@ -25,14 +25,12 @@ import torch
 
 from .._arguments import whole
 from .._errors import AbbeError
-from .._lazy import has
-from .._locks import held
 from ..models import DeviceLike, Text, as_device
+from ..runs.executors import Local, current
 from ..runs.folder import claim_without_model
 from ..runs.inputs import FolderLike, as_folder
 from ..runs.measuring import finished_manifest, study_facts
-from ..runs.parts import JSON, Parts
-from ..runs.executors import Local, current
+from ..runs.parts import Parts
 from ..runs.watch import Watch, watching
 from ..training import list_rules
 from ..words.finding import Finding
@@ -87,10 +85,9 @@ def run_experiment(
         }
         training = sum(content["seconds"] for _, content in finished)
         seconds = {"total": time.perf_counter() - started, "training": training}
-        result = Experiment(
+        return Experiment(
             **vars(tables), findings=plan.judge(tables, LEVEL), manifest=finished_manifest(manifest, parts, seconds)
         )
-    return result
 
 
 def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:

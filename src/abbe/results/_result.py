@@ -6,12 +6,12 @@ import html
 import io
 import json
 import os
-from abc import ABC, abstractmethod
+from abc import ABC
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import polars as pl
 
@@ -56,7 +56,8 @@ class Result(ABC):
         super().__init_subclass__(**options)
         if study:
             cls.study, cls.page = study, page or f"{study}.html"
-            Result.known[study] = cls
+        if "study" in vars(cls):
+            Result.known[cls.study] = cls
 
     if TYPE_CHECKING:
 
@@ -102,14 +103,15 @@ class Result(ABC):
         return {"findings": findings_from(content["findings"])} if "findings" in content else {}
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Self:
+    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Result:
         """From a folder whose manifest was read; `stored` is the manifest with its checksums."""
         content = read_content(folder / cls._summary(), stored)
         tables = {
             name: read_table(folder / table.file, stored, table.schema) if table.file else table.of(content[name])
             for name, table in cls.frames().items()
         }
-        return cls(**tables, **cls._from_content(content, folder), manifest=manifest)
+        result: Result = cast(Any, cls)(**tables, **cls._from_content(content, folder), manifest=manifest)
+        return result
 
     @classmethod
     def _summary(cls) -> str:
@@ -153,9 +155,9 @@ class Result(ABC):
             The HTML.
         """
         need(f"{type(self).__name__}.to_html", "report")  # else the message would name a function that nobody called
-        from ..views import page as draw_page  # altair and templates are loaded only when something is drawn
+        from ..views import page_of  # altair and templates are loaded only when something is drawn
 
-        page: str = draw_page(self)
+        page: str = page_of(self)
         if path is not None:
             write_whole(Path(path), page)
         return page
@@ -163,9 +165,9 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         """What a notebook shows: a card with sentences and charts, or a plain table if the result cannot be drawn."""
         try:
-            from ..views import card as draw_card  # as above
+            from ..views import card_of  # as above
 
-            card: str = draw_card(self)
+            card: str = card_of(self)
         except Exception:
             return self._plain_html()
         return card

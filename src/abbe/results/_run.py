@@ -48,6 +48,11 @@ class Run(Result):
         limited = self.table.filter(pl.col("limit").is_not_null())
         return limited.with_columns(headroom=1 - pl.col("value") / pl.col("limit"))
 
+    @classmethod
+    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Run:
+        """From a folder whose manifest was read."""
+        return opened_run(folder, manifest, stored)
+
     def as_json(self) -> dict[str, Any]:
         return {"table": self.table.to_dicts(), "manifest": dict(self.manifest)}
 

@@ -26,7 +26,7 @@ class TablesResult(Result):
     findings: tuple[Finding, ...]
     manifest: Mapping[str, Any] = field(repr=False)
 
-    def _content(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
+    def _tables_and_findings(self, tables: Mapping[str, pl.DataFrame]) -> dict[str, Any]:
         """Tables as lists of rows, and the findings."""
         return as_rows(tables) | {"findings": [asdict(finding) for finding in self.findings]}
 

@@ -219,6 +219,11 @@ class Training(Result):
         entries = self.manifest.get(name)
         return [entry for entry in entries if isinstance(entry, Mapping)] if isinstance(entries, list) else []
 
+    @classmethod
+    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Training:
+        """From a folder whose manifest was read."""
+        return opened_training(folder, manifest, stored)
+
     def as_json(self) -> dict[str, Any]:
         tables = {"table": self.table, "steps": self.steps, "alerts": self.alerts}
         return as_rows(tables) | {"manifest": dict(self.manifest)}

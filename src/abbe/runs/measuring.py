@@ -40,7 +40,8 @@ def measure_run(
     """Measure the windows that the folder lacks, then make the table of all.
 
     `overhead` is the time with these measures over the time without, for the cost estimate. `cut` are the windows, if
-    the caller has them already. Readers `beside` share the passes. A run that is the whole study is saved by it (`save=False`).
+    the caller has them already. Readers `beside` share the passes. A run that is the whole study is saved by its caller
+    (`save=False`).
     """
     cut = windows_of(model, text, settings) if cut is None else cut
     (run,) = measure_runs(model, text, [settings], [folder], watch, cut, overhead, beside, study, save)

@@ -34,6 +34,8 @@ _HERE = ("folder", "progress")  # these come from the call that merges
 
 Call = Mapping[str, Any]  # a study and its arguments, for JSON
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
+Opener = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Result]
+_openers: dict[str, Opener] = {}  # by study
 engine: ContextVar[Any] = ContextVar("engine", default=None)  # of `on_ray`, if studies are called within
 
 
@@ -43,7 +45,13 @@ def current_call() -> Call | None:
 
 
 def study(
-    result: type[R], *, command: str = "", extra: str = "models", named_by: str = "", shared: str = "yes"
+    result: type[R],
+    *,
+    command: str = "",
+    extra: str = "models",
+    named_by: str = "",
+    shared: str = "yes",
+    opened: Opener | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function as a study.
 
@@ -56,6 +64,7 @@ def study(
         extra: packages that it needs: "models", or "all" if it writes a page.
         named_by: the option that is part of the name of its default folder.
         shared: "no" if its work cannot be shared among shards and actors.
+        opened: reads a saved result, if its class cannot (`Result.opened`).
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
@@ -73,14 +82,19 @@ def study(
             token = _call.set(_as_json(name, bound.arguments))
             try:
                 _check_folder(folder, result.study, bound.arguments)
-                with closing(_executor(name, bound.arguments)) as executor, using(executor):
-                    with held(folder, executor.lock):
-                        made = function(*bound.args, **bound.kwargs)
-                        executor.finish()
-                        return _saved(made, folder, page=extra == "all")
+                with (
+                    closing(_executor(name, bound.arguments)) as executor,
+                    using(executor),
+                    held(folder, executor.lock),
+                ):
+                    made = function(*bound.args, **bound.kwargs)
+                    executor.finish()
+                    return _saved(made, folder, page=extra == "all")
             finally:
                 _call.reset(token)
 
+        if opened is not None:
+            _openers[result.study] = opened
         if not function.__module__.startswith("abbe."):
             _declared.registered[name] = _declared.Declared(
                 name, result.__name__, function.__module__, command or name, extra, named_by, shared == "yes"
@@ -139,21 +153,16 @@ def open(folder: str | os.PathLike[str]) -> Result:
     source = Path(folder).expanduser()
     manifest, stored = read_manifest(source)
     name = str(manifest.get("study"))
-    kind = Result.known.get(name) or _result_of(name)
+    for declared in _declared.studies().values():  # imports the module of the study, which knows its result
+        if name in (declared.command, declared.command.partition(" ")[0]):
+            declared.load(declared.result)
+    kind = Result.known.get(name)
     if kind is None:
         raise AbbeError(f"{source} is a folder of `abbe {name}`, which this version does not know")
     try:
-        return kind.opened(source, manifest, stored)
+        return _openers.get(name, kind.opened)(source, manifest, stored)
     except (KeyError, TypeError, ValueError) as error:
         raise AbbeError(f"{source} is incomplete ({error}): run the same command again with this folder") from None
-
-
-def _result_of(study: str) -> type[Result] | None:
-    """The class of the result of a study whose module was not imported yet."""
-    for declared in _declared.studies().values():
-        if study in (declared.command, declared.command.partition(" ")[0]):
-            declared.load(declared.result)
-    return Result.known.get(study)
 
 
 def merge(folder: str | os.PathLike[str], progress: bool = True) -> Result:

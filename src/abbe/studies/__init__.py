@@ -2,12 +2,16 @@
 
 import typing as _typing
 
+from .._declared import studies as _studies
 from .._lazy import later as _on_first_use
 from ..words.finding import Finding, KeyNumber
 from ..words.paper import FIGURES
 
 if _typing.TYPE_CHECKING:
     from ..lab import Experiment, train_length, train_recall, train_temperature, train_text
+    from ..runs.executors import Shard, shard
+    from ..runs.ray import on_ray
+    from ..runs.study import merge, open
     from ..runs.watch import watching
     from ._calibrate.result import Calibration
     from ._calibrate.study import calibrate
@@ -23,12 +27,8 @@ if _typing.TYPE_CHECKING:
     from ._doctor.check import Check
     from ._doctor.study import doctor
     from ._each import Reports, report_each
-    from ._engine.sharing.board import Failure
     from ._lift.result import Lift
     from ._lift.study import lift
-    from ._merge import merge
-    from ._open import open
-    from ._ray.on_ray import on_ray
     from ._report.heads import HeadVerdict
     from ._report.result import Report
     from ._report.sample import Ball, Sample, SampleRow
@@ -37,7 +37,6 @@ if _typing.TYPE_CHECKING:
     from ._reproduce.study import reproduce
     from ._try_normalizers import NormalizerTrial, try_normalizers
     from ._verify import Verdict, verify
-    from ._work import Progress, progress, progress_of, work, working
 
 __all__ = [
     "FIGURES",
@@ -50,19 +49,18 @@ __all__ = [
     "Costs",
     "Difference",
     "Experiment",
-    "Failure",
     "Figure",
     "Finding",
     "HeadVerdict",
     "KeyNumber",
     "Lift",
     "NormalizerTrial",
-    "Progress",
     "Report",
     "Reports",
     "Reproduction",
     "Sample",
     "SampleRow",
+    "Shard",
     "Verdict",
     "calibrate",
     "capacity",
@@ -75,11 +73,10 @@ __all__ = [
     "merge",
     "on_ray",
     "open",
-    "progress",
-    "progress_of",
     "report",
     "report_each",
     "reproduce",
+    "shard",
     "train_length",
     "train_recall",
     "train_temperature",
@@ -87,48 +84,30 @@ __all__ = [
     "try_normalizers",
     "verify",
     "watching",
-    "work",
-    "working",
 ]
 
-_NAMES = {
+_NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     "": {
+        "..runs.watch": ("watching",),
         "._doctor.check": ("Check",),
         "._doctor.study": ("doctor",),
-        "._engine.watch": ("watching",),
         "._try_normalizers": ("NormalizerTrial", "try_normalizers"),
         "._verify": ("Verdict", "verify"),
     },
     "models": {
-        "._calibrate.result": ("Calibration",),
-        "._calibrate.study": ("calibrate",),
-        "._capacity.result": ("Capacity",),
-        "._capacity.study": ("capacity",),
-        "._compare.result": ("Comparison",),
+        "..runs.executors": ("Shard", "shard"),
+        "..runs.ray": ("on_ray",),
+        "..runs.study": ("merge", "open"),
         "._cost.result": ("Costs",),
         "._cost.study": ("cost",),
-        "._diagnose.study": ("diagnose",),
-        "._engine.sharing.board": ("Failure",),
-        "._merge": ("merge",),
-        "._lift.result": ("Lift",),
-        "._lift.study": ("lift",),
-        "._diff.result": ("Difference",),
-        "._diff.study": ("diff",),
-        "._open": ("open",),
-        "._ray.on_ray": ("on_ray",),
         "._report.heads": ("HeadVerdict",),
-        "._report.result": ("Report",),
         "._report.sample": ("Ball", "Sample", "SampleRow"),
-        "._reproduce.result": ("Claim", "Figure", "Reproduction"),
-        "..lab": ("Experiment", "train_length", "train_recall", "train_temperature", "train_text"),
-        "._work": ("Progress", "progress", "progress_of", "work", "working"),
-    },
-    "all": {  # they write pages
-        "._compare.study": ("compare",),
-        "._each": ("Reports", "report_each"),
-        "._report.study": ("report",),
-        "._reproduce.study": ("reproduce",),
+        "._reproduce.result": ("Claim", "Figure"),
     },
 }
+for _study in _studies().values():  # each with its result
+    _NAMES.setdefault(_study.extra, {})[_study.module] = (_study.function,)
+    _NAMES["models"].setdefault(_study.module, ())
+    _NAMES["models"][_study.module] += (_study.result,)
 if not _typing.TYPE_CHECKING:  # types are those of the imports above
     __getattr__, __dir__ = _on_first_use(__name__, _NAMES)

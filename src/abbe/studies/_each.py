@@ -16,13 +16,11 @@ from rich.console import Console
 
 from .._errors import AbbeError
 from .._files import CannotWrite
-from .._locks import held
 from ..models import PULLABLE
 from ..results import Result, as_parquet, read_manifest, read_table
 from ..runs.executors import Local, current
 from ..runs.inputs import as_folder
 from ..runs.measuring import study_facts
-from ..runs.ray import first_line
 from ..runs.study import study
 from ..runs.watch import Watch
 from ..words.numbers import many
@@ -65,7 +63,11 @@ class Reports(Result):
         return {TABLE: as_parquet(self.table)}
 
 
-@study(Reports, extra="all", command="report --each")
+def opened_reports(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reports:
+    return Reports(read_table(folder / TABLE, stored, SCHEMA), manifest)
+
+
+@study(Reports, extra="all", command="report --each", opened=opened_reports)
 def report_each(
     models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     text: Any = None,
@@ -166,7 +168,8 @@ def _measured(
         except CannotWrite:  # the folder is at fault, not the model
             raise
         except Exception as error:  # such as no memory on a device: the others continue
-            reasons[name] = str(error) if isinstance(error, AbbeError) else f"{type(error).__name__}: {first_line(error)}"
+            line = " ".join(str(error).split())
+            reasons[name] = line if isinstance(error, AbbeError) else f"{type(error).__name__}: {line}"
             watch.announce(f"left out: {reasons[name]}")
 
     def has(name: str) -> bool:
@@ -209,7 +212,3 @@ def _manifest(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any], sec
         "seconds": {"total": round(seconds, 3)},
         "finished": True,
     }
-
-
-def opened_reports(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reports:
-    return Reports(read_table(folder / TABLE, stored, SCHEMA), manifest)

@@ -28,18 +28,23 @@ if _typing.TYPE_CHECKING:
     from ._reproduce.table import reproduction_table
     from ._results import card_of, page_of, save_figures
     from ._shared.charts import equal_selectivity_chart
+    from ._shared.terminal import TextTable
     from ._train.charts import train_charts
     from ._train.table import train_table
     from ._verify import verify_page, verify_summary, verify_table
     from ._verify_chart import save_verify_figures, verify_chart
+    from ._view import View, card, figures, page, terminal
     from ._watch.answer import watch_summary, watch_table
     from ._watch.page import write_watch_page
 
 __all__ = [
+    "TextTable",
+    "View",
     "calibration_chart",
     "calibration_table",
     "capacity_chart",
     "capacity_table",
+    "card",
     "card_of",
     "compare_table",
     "cost_table",
@@ -49,14 +54,17 @@ __all__ = [
     "doctor_table",
     "equal_selectivity_chart",
     "figure_chart",
+    "figures",
     "lift_table",
     "normalizers_table",
+    "page",
     "page_of",
     "report_table",
     "reports_table",
     "reproduction_table",
     "save_figures",
     "save_verify_figures",
+    "terminal",
     "train_charts",
     "train_table",
     "trials_table",
@@ -76,6 +84,8 @@ _NAMES = {
         "._verify": ("verify_summary", "verify_table"),
     },
     "models": {
+        "._shared.terminal": ("TextTable",),
+        "._view": ("View", "card", "figures", "page", "terminal"),
         "._calibrate.table": ("calibration_table",),
         "._capacity.table": ("capacity_table",),
         "._cost": ("cost_table",),

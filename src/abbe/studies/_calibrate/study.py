@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ import torch
 from ..._arguments import whole
 from ..._errors import AbbeError
 from ..._float64 import has_float64
-from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
 from ...normalizers import Normalizer
 from ...runs.cost import estimate, plan_memory
@@ -26,7 +25,6 @@ from ...runs.folder import claim_folder
 from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import finished_manifest, manifest_facts, window_places
-from ...runs.parts import JSON, TENSORS
 from ...runs.settings import settings_for
 from ...runs.study import study
 from ...runs.watch import Watch, watching
@@ -36,7 +34,15 @@ from .._shared.calibrated import learnable_rules
 from .._shared.fitting import LayerRows, RowReader, fine_tune, portions
 from . import layers
 from .layers import FittedGroup
-from .result import CALIBRATED, TUNED, Calibration, CalibrationSettings, calibration_findings, stage_losses
+from .result import (
+    CALIBRATED,
+    TUNED,
+    Calibration,
+    CalibrationSettings,
+    calibration_findings,
+    opened_calibration,
+    stage_losses,
+)
 
 _LENGTH = 512
 _LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
@@ -44,7 +50,7 @@ _MEASURED = "measured"  # in a shared folder: both are complete
 _TUNING_PASSES = 4  # the time of a step of fine-tuning, in forward passes
 
 
-@study(Calibration, named_by="normalizer")
+@study(Calibration, named_by="normalizer", opened=opened_calibration)
 def calibrate(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizer: str | Mapping[str, str] = "entmax:alpha=1.5", windows: int = 8, held_out: int = 8,
@@ -53,7 +59,9 @@ def calibrate(
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Calibration:  # fmt: skip
-    """Give a model another normalizer, fitted head by head to the attention outputs of the baseline.
+    """Swap a normalizer in and fit its temperature head by head to the outputs of the unchanged model.
+
+    Give a model another normalizer, fitted head by head to the attention outputs of the baseline.
 
     Each head gets a temperature. Its other parameters (alpha, b, beta, ...) stay as the spec has them; only those of a
     normalizer with learn=true are fitted, too. The fit minimises the squared difference from the original output of the
@@ -71,8 +79,8 @@ def calibrate(
         steps: of the fit, at most.
         finetune: further steps of Adam on the loss of the windows, end to end, for the same parameters only.
         seed: random seed; the same seed gives the same numbers.
-        level: of the intervals, in (0, 1).
-        resamples: of the bootstrap, >= 1.
+        level: coverage of the intervals, in (0, 1).
+        resamples: number of bootstrap resamples, >= 1.
         folder: keep layers, losses and the fitted swap there; an interrupted run is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
@@ -81,6 +89,11 @@ def calibrate(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe calibrate --with entmax:alpha=1.5
+        abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50 --out fitted
+        abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32' --figures figures
 
     Examples:
         >>> model = abbe.load("embedded")
@@ -142,7 +155,7 @@ class _Calibrating:
         heads, parameters = layers.heads_table(groups), layers.parameters_table(groups)
         level = self.settings.base.level
         folder, name = self.parts.folder, TUNED if self.settings.finetune else CALIBRATED
-        calibration = Calibration(
+        return Calibration(
             spec=self.settings.rules,
             normalizers=normalizers,
             losses=losses,
@@ -152,7 +165,6 @@ class _Calibrating:
             manifest=self._manifest(time.perf_counter() - started),
             file=None if folder is None else folder / name,
         )
-        return calibration
 
     def _why_no_loss(self) -> str | None:
         try:
@@ -223,9 +235,7 @@ class _Calibrating:
     def _check(self, open_tap: Any, watch: Watch) -> float:
         """Check memory and model; returns the seconds of a pass."""
         self.probe, queries = check_tokens(self.model, self.windows), self.settings.base.queries
-        plan_memory(
-            self.model, [self.length], len(self.probe), watch.say, queries=queries, losses=self.no_loss is None
-        )
+        plan_memory(self.model, [self.length], len(self.probe), watch.say, queries=queries, losses=self.no_loss is None)
         started = time.perf_counter()
         self.error = check_model(self.model, open_tap, self.probe)
         return (time.perf_counter() - started) / 2

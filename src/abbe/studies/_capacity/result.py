@@ -94,7 +94,7 @@ class Capacity(TablesResult):
 
     def as_json(self) -> dict[str, Any]:
         """Everything, tables as lists of rows."""
-        return self._content(self._tables()) | {"manifest": dict(self.manifest)}
+        return self._tables_and_findings(self._tables()) | {"manifest": dict(self.manifest)}
 
     def _files(self) -> dict[str, bytes | str]:
         """Every table as CSV, and all of it as one JSON file."""

@@ -11,23 +11,21 @@ from typing import Any
 from torch import Tensor
 
 from ..._errors import AbbeError
-from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, evaluating, swap
 from ...results import Run
 from ...runs.cost import estimate, plan_memory
 from ...runs.folder import claim_folder, finished_windows
 from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
-from ...runs.loss import ALL, check_causal, last_targets, next_token_losses
+from ...runs.loss import check_causal, last_targets, next_token_losses
 from ...runs.measuring import finished_manifest, manifest_facts, measure_run
-from ...runs.parts import JSON
 from ...runs.study import study
 from ...runs.watch import Watch, watching
 from ...runs.window import allowed_error, check_tokens
-from .._shared.truncation import COARSE, EXACT, Curve, Sizes, has_sinks, trace
+from .._shared.truncation import COARSE, Curve, Sizes, has_sinks, trace
 from .findings import findings
 from .geometry import common_sizes, correlation_table, sizes_for, with_separability
 from .losses import Losses, Truncation
-from .result import SUMMARY, WAYS, Capacity
+from .result import SUMMARY, Capacity, opened_capacity
 from .settings import CapacitySettings, capacity_settings
 from .tables import allowed_rises, capacity_rows, capacity_table, curve_table, growth_table
 
@@ -37,17 +35,19 @@ _RUN = "separability"  # folder of the diagnosis
 _Key = tuple[int, str, int | None]  # of a curve: length, way and layer, None for the whole model
 
 
-@study(Capacity)
+@study(Capacity, opened=opened_capacity)
 def capacity(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     tau: float | Sequence[float] = TAUS, lengths: int | Sequence[int] | None = None, windows: int = 8,
-    way: str | Sequence[str] = WAYS, grid: str = EXACT, layers: bool = True,
-    layer_lengths: int | Sequence[int] | None = None, layer_windows: int = 4, queries: int = 64, targets: str = ALL,
+    way: str | Sequence[str] = ("deletion", "renormalised"), grid: str = "exact", layers: bool = True,
+    layer_lengths: int | Sequence[int] | None = None, layer_windows: int = 4, queries: int = 64, targets: str = "all",
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Capacity:  # fmt: skip
-    """The least N at which keeping only the N keys of largest weight at every query raises the loss by at most tau.
+    """How many keys per query a model needs to keep its loss, and whether its geometry agrees.
+
+    The least N at which keeping only the N keys of largest weight at every query raises the loss by at most tau.
 
     A sink counts as a key: it is one of the N if its logit is among the N largest. N* and its two ways are those of
     "Retrieval Capacity of Self-Attention Under Competition" (arXiv 2609.37879). A small N* means that few keys do the
@@ -71,8 +71,8 @@ def capacity(
             whose queries see nearly all of it. This changes N* a lot (arXiv 2609.37879); the default lengths then
             leave out windows with fewer targets.
         seed: random seed; the same seed gives the same numbers.
-        level: of the intervals, in (0, 1).
-        resamples: of the bootstrap, >= 1.
+        level: coverage of the intervals, in (0, 1).
+        resamples: number of bootstrap resamples, >= 1.
         folder: keep losses there as they are measured; an interrupted study is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
@@ -81,6 +81,12 @@ def capacity(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe capacity
+        abbe capacity smollm2 --text book.txt --tau 0.01 --lengths 256,1024 --no-layers --out smollm2-capacity
+        abbe capacity ./my-model --way renormalised --figures figures --json
+        abbe capacity smollm2 --text book.txt --targets last:128
 
     Examples:
         >>> small = {"lengths": 32, "windows": 2, "grid": "coarse", "layers": False, "progress": False}

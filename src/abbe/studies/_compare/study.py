@@ -38,7 +38,6 @@ from ...runs.folder import claim_folder
 from ...runs.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs, windows_for
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import finished_manifest, manifest_facts, window_places
-from ...runs.parts import JSON
 from ...runs.settings import MOST_RESAMPLES, checked_seed
 from ...runs.study import study
 from ...runs.watch import watching
@@ -49,9 +48,17 @@ from .._shared.calibrated import learnable_rules
 from .._shared.estimates import window_numbers, with_nan
 from .._shared.prompts import Prompt, PromptMaker, batches, margins
 from .._shared.swapped import ROUNDS, Logits, SwapReading, at_equal_selectivity, baseline_logits, costs, theory
-from .._shared.truncation import COARSE, Sizes, has_sinks, trace, truncated_rules
+from .._shared.truncation import Sizes, has_sinks, trace, truncated_rules
 from .alternatives import Alternative, NormalizersLike, Rules, as_alternatives, calibrated, halves, opened_calibrated
-from .result import ALTERNATIVES, LENGTH, SELECTIVITY, CompareSettings, Comparison, needle_lengths_for
+from .result import (
+    ALTERNATIVES,
+    LENGTH,
+    SELECTIVITY,
+    CompareSettings,
+    Comparison,
+    needle_lengths_for,
+    opened_comparison,
+)
 from .rule import judge
 from .tables import comparison_table, curve_record, needle_table
 
@@ -64,17 +71,17 @@ _SWAPPED = 1.5
 _TRIES = 2  # the best counts: the first one warms up, and disturbances only make a pass slower
 
 
-@study(Comparison, extra="all")
+@study(Comparison, extra="all", opened=opened_comparison)
 def compare(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32,
-    tau: float = 0.05, grid: str = COARSE,
+    tau: float = 0.05, grid: str = "coarse",
     needle_lengths: int | Sequence[int] | None = None, prompts: int = 4, calibrate: bool = False,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Comparison:  # fmt: skip
-    """What would replacing softmax change in this causal language model: loss, sparsity, speed, retrieval?
+    """What replacing softmax would change: loss, sparsity, speed, retrieval.
 
     Each alternative is swapped into all layers and heads, or into some of them; all read the same windows.
 
@@ -95,8 +102,8 @@ def compare(
         calibrate: also compare every alternative (except files) after calibration on the first half of the text; all
             windows are then from the second half.
         seed: random seed; the same seed gives the same numbers.
-        level: of the intervals, in (0, 1).
-        resamples: of the bootstrap, >= 1.
+        level: coverage of the intervals, in (0, 1).
+        resamples: number of bootstrap resamples, >= 1.
         folder: keep measurements there, and the page `compare.html` (`abbe.compare` writes it); an interrupted
             comparison is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
@@ -107,6 +114,12 @@ def compare(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe compare
+        abbe compare smollm2 --with entmax:alpha=1.5 --with topk:k=32 --text book.txt
+        abbe compare smollm2 --with 'layers.10-29=softmax:temperature=0.8' --with file:fitted.safetensors
+        abbe compare ./my-model --with sparsemax --calibrate --figures figures --json
 
     Examples:
         >>> comparison = abbe.compare(
@@ -239,9 +252,7 @@ class _Comparing(Job[CompareSettings]):
             "sensitivity": self._sensitivity,
             "needle": self._needle,
         }
-        parts = {
-            f"{_PARTS}/{self.places[name]}-{what}": (name, what) for name in contenders for what in makers
-        }
+        parts = {f"{_PARTS}/{self.places[name]}-{what}": (name, what) for name in contenders for what in makers}
 
         def make(part: str) -> None:
             name, what = parts[part]

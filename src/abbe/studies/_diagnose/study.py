@@ -25,7 +25,7 @@ def diagnose(
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Run:  # fmt: skip
-    """Measure how selective every attention head of a model is.
+    """Measure how selective every attention head of a model is: dispersion, distance, separability, sensitivity.
 
     `abbe.measures.list_measures` says what high and low mean.
 
@@ -45,8 +45,8 @@ def diagnose(
         sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         temperatures: T > 0 at which the sensitivity is measured; none leaves it out.
         seed: of windows, queries, random sets and resampling.
-        level: of the intervals, in (0, 1).
-        resamples: of the bootstrap, >= 1.
+        level: coverage of the intervals, in (0, 1).
+        resamples: number of bootstrap resamples, >= 1.
         folder: keep the run there; an interrupted run is resumed.
         tokenizer: of a network in memory.
         device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one. A
@@ -60,6 +60,11 @@ def diagnose(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe diagnose
+        abbe diagnose smollm2 --text book.txt --lengths 256,1024 --out run
+        abbe diagnose ./my-model --with entmax:alpha=1.5 --json
 
     Examples:
         >>> import polars as pl

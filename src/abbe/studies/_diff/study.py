@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..._errors import AbbeError
-from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import Run, open_run
 from ...runs.executors import all_stages
@@ -25,21 +24,21 @@ from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import finished_manifest, measure_run, study_facts, windows_of
 from ...runs.parts import Parts
 from ...runs.settings import Settings, settings_for
-from ...runs.tables import Record
 from ...runs.study import study
+from ...runs.tables import Record
 from ...runs.watch import Watch, watching
 from ...words.measures import usual_size
 from .findings import MAIN, findings, fitted_findings
 from .fitted import fitted_rows
 from .paired import difference_table
-from .result import CURVE_SCHEMA, Difference
+from .result import CURVE_SCHEMA, Difference, opened_difference
 from .sources import check_shapes, check_tokens, is_run, model_shape, names_of, provisional_id, read_runs, sources
 
 LENGTH = 256
 _RUNS = "runs"  # folder with one run per side
 
 
-@study(Difference, named_by="other")
+@study(Difference, named_by="other", opened=opened_difference)
 def diff(
     model: ModelLike | Sequence[ModelLike], other: ModelLike | None = None, text: TextLike | None = None, *,
     lengths: int | Sequence[int] | None = None, windows: int = 8, queries: int | str = 64,
@@ -47,7 +46,7 @@ def diff(
     resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
     dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Difference:  # fmt: skip
-    """Every measure of every head on two sides, on the same windows of text: what changed, and what did not.
+    """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not.
 
     All sides need the same numbers of layers and heads, and the same tokens for a text.
 
@@ -65,7 +64,7 @@ def diff(
         seed: random seed: the same seed gives the same numbers.
         level: of intervals; a change counts if its q value (Benjamini and Hochberg over all heads and measures) is at
             most 1 - level.
-        resamples: of the bootstrap, >= 1.
+        resamples: number of bootstrap resamples, >= 1.
         folder: for the runs; an interrupted study is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
@@ -75,6 +74,11 @@ def diff(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe diff smollm2 ./sharper --text book.txt --open
+        abbe diff ./run-with-checkpoints --windows 12 --lengths 128
+        abbe diff abbe-report-first abbe-report-second --json
 
     Examples:
         >>> half = abbe.load("embedded", dtype="bfloat16")

@@ -30,7 +30,7 @@ from ...runs.window import allowed_error, check_tokens, model_inputs
 from ...words.names import BASELINE
 from .._shared.prompts import PassKeyMaker
 from .judging import Judging
-from .result import CONTROL_FILE, PLAN_FILE, Lift
+from .result import CONTROL_FILE, PLAN_FILE, Lift, opened_lift
 from .rule import CONTROL, PLAN, decide, findings, rule_text
 from .schedule import CONTENDERS, Load, Schedule, fitting, passes, reserves, seconds_of_a_pass, what_was_cut
 from .search import TEMPERATURES, Records, Search, Tried, What
@@ -53,7 +53,7 @@ _SPEED_PASSES = 6
 _SCHEDULE = "parts/schedule.json"
 
 
-@study(Lift, named_by="goal", shared="no")
+@study(Lift, named_by="goal", shared="no", opened=opened_lift)
 def lift(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     goal: str = "sparse", max_loss: float | str = "0.5%", budget: float | str | None = "20m",
@@ -63,7 +63,7 @@ def lift(
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Lift:  # fmt: skip
-    """Which layers of this causal language model would do better with another normalizer, if any?
+    """Search for layers that do better with another normalizer, then test the best plan once on held-out text.
 
     The text is cut into training, validation and test text. Temperatures are fitted and tuned on the first, plans are
     chosen on the second, and one plan is tested on the third, once, by a rule that was fixed before. Its control is
@@ -88,8 +88,8 @@ def lift(
         lengths: of the pass keys, for retrieval; by default the three longest of 256 to 4096 in the context.
         prompts: per kind, length and depth.
         seed: random seed: the same seed gives the same numbers.
-        level: of the intervals, in (0, 1).
-        resamples: of the bootstrap, >= 1.
+        level: coverage of the intervals, in (0, 1).
+        resamples: number of bootstrap resamples, >= 1.
         folder: for all measurements, the plan `plan.safetensors` and the page; an interrupted search is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
 
@@ -99,6 +99,12 @@ def lift(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe lift
+        abbe lift smollm2 --text book.txt --max-loss 0.5% --budget 30m --out lifted
+        abbe lift smollm2 --text book.txt --goal loss --with softmax --with entmax:alpha=1.25
+        abbe lift smollm2 --text book.txt --goal retrieval --lengths 2048,4096,7900 --max-loss 0.2% --budget 3h
 
     Examples:
         >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
@@ -267,8 +273,7 @@ class _Job(Job[LiftSettings]):
         }
         sentences = findings(decision, winner.name, winner.steps, table, tables["scan"], self.settings, self.rule, cuts)
         manifest = finished_manifest(facts, self.records.parts, {"total": time.perf_counter() - self.started})
-        result = Lift(
+        return Lift(
             decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,
             file=None if self.folder is None else self.folder / PLAN_FILE,
         )  # fmt: skip
-        return result

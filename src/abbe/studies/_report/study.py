@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from ..._errors import AbbeError
-from ..._locks import held
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Tap, Text, Windows, evaluating, tap
-from ...results import Run, opened_run, read_content, read_manifest, read_table
+from ...models import DeviceLike, DeviceMap, DtypeLike, Tap, Text, evaluating
+from ...results import Run, opened_run, read_content, read_table
 from ...runs.folder import RunFolder
 from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
 from ...runs.measuring import measure_run, windows_of
-from ...runs.settings import REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
+from ...runs.settings import REPORT_LENGTHS, settings_for
 from ...runs.study import study
 from ...runs.watch import watching
 from .alternatives import ALTERNATIVES_SCHEMA, AlternativesReader, alternatives_windows
@@ -30,15 +29,29 @@ _OVERHEAD = 2.0  # time with these measures over time without
 Extras = tuple[pl.DataFrame, Sample | None]  # the table of alternatives and a window to look at
 
 
-@study(Report, extra="all")
+def _read_extras(folder: Path, stored: Mapping[str, Any]) -> Extras:
+    """Of a finished report; `stored` is its manifest with the checksums."""
+    content = read_content(folder / SAMPLE, stored)
+    try:
+        sample = None if content["sample"] is None else Sample.from_json(content["sample"])
+    except (KeyError, TypeError, ValueError, IndexError):
+        raise AbbeError(f"{folder / SAMPLE} is damaged: it is incomplete") from None
+    return read_table(folder / ALTERNATIVES, stored, ALTERNATIVES_SCHEMA), sample
+
+
+def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
+    return make_report(opened_run(folder, manifest, stored), *_read_extras(folder, stored))
+
+
+@study(Report, extra="all", opened=opened_report)
 def report(
     model: ModelLike = "embedded", text: TextLike | None = None, *, lengths: int | Sequence[int] | None = None,
     windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
-    temperatures: float | Sequence[float] = REPORT_TEMPERATURES, seed: int = 0, level: float = 0.95,
+    temperatures: float | Sequence[float] = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0), seed: int = 0, level: float = 0.95,
     resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
     dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Report:  # fmt: skip
-    """How selective is every head of this model, at which length does selection break down, and what can be done?
+    """How selective every attention head is, where selection breaks down, and what to do about it: one offline page.
 
     Args:
         model, text: as for `diagnose`.
@@ -49,8 +62,8 @@ def report(
         vectors: token vectors of the geometry: "value", "output", "hidden" or "embedding", as for `diagnose`.
         temperatures: T > 0 at which the sensitivity is measured.
         seed: random seed; the same seed gives the same numbers.
-        level: of the intervals, in (0, 1).
-        resamples: of the bootstrap, >= 1.
+        level: coverage of the intervals, in (0, 1).
+        resamples: number of bootstrap resamples, >= 1.
         folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it);
             finished parts are not measured again.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.
@@ -62,6 +75,13 @@ def report(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe report
+        abbe report smollm2 --text book.txt --open
+        abbe report ./my-model --device auto --dtype bfloat16
+        abbe report --each 'checkpoints/*' --text book.txt --engine ray --actors 2
+        abbe report ./my-model --lengths 128,512,2048 --figures figures --json
 
     Examples:
         >>> report = abbe.report("embedded", lengths=32, windows=2, queries=4, folder="report", progress=False)
@@ -85,9 +105,7 @@ def report(
             readers.append(SampleReader(loaded, open_tap, sample_window(cut), settings, source, parts))
             return readers
 
-        run = measure_run(
-            loaded, source, settings, place, watch, _OVERHEAD, cut, beside, Report.study, save=False
-        )
+        run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, beside, Report.study, save=False)
         given = {"given": {"text": _files_given(text)}}
         alternatives, sample = readers
         return make_report(Run(run.table, {**run.manifest, **given}), alternatives.table(), sample.sample())
@@ -124,17 +142,3 @@ def _lengths(lengths: int | Sequence[int] | None, context: int | None) -> int | 
     if lengths is not None:
         return lengths
     return [length for length in REPORT_LENGTHS if context is None or length <= context] or None
-
-
-def _read_extras(folder: Path, stored: Mapping[str, Any]) -> Extras:
-    """Of a finished report; `stored` is its manifest with the checksums."""
-    content = read_content(folder / SAMPLE, stored)
-    try:
-        sample = None if content["sample"] is None else Sample.from_json(content["sample"])
-    except (KeyError, TypeError, ValueError, IndexError):
-        raise AbbeError(f"{folder / SAMPLE} is damaged: it is incomplete") from None
-    return read_table(folder / ALTERNATIVES, stored, ALTERNATIVES_SCHEMA), sample
-
-
-def opened_report(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
-    return make_report(opened_run(folder, manifest, stored), *_read_extras(folder, stored))

@@ -11,36 +11,37 @@ from typing import Any
 
 from ..._arguments import shown, whole, yes_or_no
 from ..._errors import AbbeError
-from ..._locks import held
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
 from ...results import TABLE, Run
 from ...runs.cost import Cost, estimate, plan_memory
+from ...runs.executors import all_stages
 from ...runs.folder import claim_folder
 from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
 from ...runs.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
 from ...runs.parts import Parts
-from ...runs.executors import all_stages
-from ...runs.study import study
 from ...runs.settings import checked_seed, count_of_queries
+from ...runs.study import study
 from ...runs.watch import Watch, watching
 from ...runs.window import check_tokens, run_model
 from ...words.paper import DRIFT, FIGURES
 from .claims import judge
 from .figures import LENGTHS, Part, drift_figure, make_figure, plan
-from .result import Reproduction
+from .result import Reproduction, opened_reproduction
 
 _RUNS = "runs"
 _OVERHEAD = 3.0  # time with these measures over time without
 
 
-@study(Reproduction, extra="all", named_by="quick")
+@study(Reproduction, extra="all", named_by="quick", opened=opened_reproduction)
 def reproduce(
-    model: ModelLike = "embedded", text: TextLike | None = None, *, figures: str | Sequence[str] = FIGURES,
+    model: ModelLike = "embedded", text: TextLike | None = None, *, figures: str | Sequence[str] = ("2a", "2b", "2c", "3", "4"),
     windows: int | None = None, queries: int | str | None = None, seed: int = 0, quick: bool = False,
     folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
     dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Reproduction:  # fmt: skip
-    """Repeat the paper's figures 2a, 2b, 2c, 3 and 4 on a model, and judge its statements.
+    """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold.
+
+    Repeat the paper's figures 2a, 2b, 2c, 3 and 4 on a model, and judge its statements.
 
     Args:
         model, text: as for `diagnose`.
@@ -59,6 +60,11 @@ def reproduce(
 
     Raises:
         AbbeError: an argument is wrong, the text is too short, or the self-check fails; one line says what to do.
+
+    Commands:
+        abbe reproduce
+        abbe reproduce --quick --figure 3
+        abbe reproduce smollm2 --text war_and_peace.txt --out smollm2-figures
 
     Examples:
         >>> reproduction = abbe.reproduce(figures="2b", quick=True, windows=1, queries=4, progress=False)
