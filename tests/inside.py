@@ -74,8 +74,7 @@ MODULES = {
 NAMES = {
     "abbe._attention.attend": "Options _blockwise",
     "abbe._attention.engine": "BlockSize",
-    "abbe._workers": "Alive living",
-    "abbe._locks": "LOCK held shared",
+    "abbe._locks": "LOCK held",
     "abbe._kernels.compiled": "SUMS WideCompiler",
     "abbe._kernels.sums": "vector_lanes",
     "abbe._files": "CHECKED CannotWrite checked is_unfinished read_json write_json write_whole",
@@ -125,27 +124,23 @@ NAMES = {
     "abbe.runs.lookup": "Lookup",
     "abbe.runs.loss": "check_causal next_token_losses window_losses",
     "abbe.runs.parts": "Parts",
-    "abbe.runs.window": "read_window run_model",
-    "abbe.runs.tables": "DEFAULT EXPECTED LEVELS QueryDistances READINGS TESTS over_units units_key",
+    "abbe.runs.window": (
+        "WindowReader check_model check_tokens query_positions read_window rows_of_call run_model token_vectors"
+    ),
+    "abbe.runs.tables": "DEFAULT EXPECTED LEVELS QueryDistances READINGS TESTS _largest over_units table units_key",
     "abbe.studies._shared.prompts": (
         "CANDIDATES DECOYS DEPTHS Haystack KEY_SENTENCES PassKeyMaker Prompt PromptMaker ReadHaystack answers batches "
         "compare_KINDS=KINDS margins plain_words read_all word_counts"
     ),
     "abbe.runs.settings": "Settings settings_for",
-    "abbe.studies._shared.sharing.calls": "spelled_as_called call_as_json",
-    "abbe.studies._shared.sharing.board": "Board Unit",
-    "abbe.studies._shared.sharing.crew": "Worker",
     "abbe.studies._shared.swapped": (
         "_weights at_equal_selectivity baseline_logits costs effective_tokens matched_temperatures peak_megabytes "
         "spread theory"
     ),
-    "abbe.runs.tables": "_largest table",
     "abbe.studies._shared.truncation": (
         "COARSE Curve EXACT Sizes bracket crossings engine_interval=interval is_monotone least_whole search trace "
         "truncated_rules whole_interval"
     ),
-    "abbe.runs.window": "token_vectors",
-    "abbe.runs.window": "WindowReader check_model check_tokens query_positions rows_of_call",
     "abbe.studies._lift.rule": "CONTROL Judged PLAN decide rule_text",
     "abbe.studies._lift.schedule": "Load fitting full passes reserves seconds_of_a_pass what_was_cut",
     "abbe.studies._lift.search": "LiftCell=Cell Tried best for_next_round layer_groups nested_recipes thinned",

@@ -109,7 +109,8 @@ class Shard:
     ) -> None:
         if folder is None:
             raise AbbeError("a shard leaves its parts in a folder: give folder=...")
-        for name in names[self.number - 1 :: self.count]:
+        first = (self.number - 1 - self.total) % self.count  # dealing goes on from stage to stage
+        for name in names[first :: self.count]:
             if not has(name):
                 with using(Local()):
                     make(name)

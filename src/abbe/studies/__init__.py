@@ -106,8 +106,8 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 for _study in _studies().values():  # each with its result
-    _NAMES.setdefault(_study.extra, {})[_study.module] = (_study.function,)
-    _NAMES["models"].setdefault(_study.module, ())
-    _NAMES["models"][_study.module] += (_study.result,)
+    for _extra, _name in ((_study.extra, _study.function), ("models", _study.result)):
+        _modules = _NAMES.setdefault(_extra, {})
+        _modules[_study.module] = (*_modules.get(_study.module, ()), _name)
 if not _typing.TYPE_CHECKING:  # types are those of the imports above
     __getattr__, __dir__ = _on_first_use(__name__, _NAMES)
