@@ -58,7 +58,8 @@ def show_result(
         typer.echo(result.to_json())
     last = f"page: {page}" if has_page else f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
     path = page if has_page else folder
-    show_paths(path, getattr(views, f"{name}_table")(result), [*lines, last], as_json, quiet)
+    table = getattr(views, f"{name}_table", views.terminal)(result)
+    show_paths(path, table, [*lines, last], as_json, quiet)
     if opened and has_page:
         open_in_browser(page)
 

@@ -58,6 +58,8 @@ class Result(ABC):
             cls.study, cls.page = study, page or f"{study}.html"
         if "study" in vars(cls):
             Result.known[cls.study] = cls
+        if "__repr__" not in vars(cls):  # else a dataclass would list all its fields
+            cls.__repr__ = Result.__repr__  # type: ignore[method-assign]
 
     if TYPE_CHECKING:
 

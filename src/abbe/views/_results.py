@@ -36,6 +36,9 @@ from ._shared.terminal import TextTable
 from ._shared.theme import ThemeName
 from ._train.charts import train_charts, train_page
 from ._train.table import main_tables, warning_tables
+from ._view import card as card_of_view
+from ._view import figures as figures_of_view
+from ._view import page as page_of_view
 from ._watch.answer import about_line, alert_table, answer_of, values_table
 from ._watch.charts import watch_chart
 from ._watch.page import watch_page
@@ -76,6 +79,8 @@ def page_of(result: Result) -> str:
     }
     if (page := pages.get(result.study)) is not None:
         return page(result)
+    if result.study not in _CHARTS:
+        return page_of_view(result)
     about = _about(result.manifest)
     return render("card.html.jinja", study=result.study, about=about, card=Markup(card_of(result)))
 
@@ -100,6 +105,8 @@ def save_figures(result: Result, folder: str | os.PathLike[str]) -> list[Path]:
         >>> sorted(path.name for path in abbe.views.save_figures(run, "figures"))[:4]
         ['growth-dark.png', 'growth-dark.svg', 'growth.png', 'growth.svg']
     """
+    if result.study not in _CHARTS:
+        return figures_of_view(result, folder)
     charts = _CHARTS[result.study]
     return save_drawings(folder, lambda theme: charts(result, theme))
 
@@ -152,7 +159,7 @@ def card_of(result: Result) -> str:
         "watch": _training,
         "train": _experiment,
     }
-    drawn: str = cards[result.study](result)
+    drawn: str = cards.get(result.study, card_of_view)(result)
     return drawn
 
 

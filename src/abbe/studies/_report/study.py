@@ -48,8 +48,9 @@ def report(
     model: ModelLike = "embedded", text: TextLike | None = None, *, lengths: int | Sequence[int] | None = None,
     windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
     temperatures: float | Sequence[float] = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0), seed: int = 0,
-    level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
-    dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
+    level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
+    progress: bool = True,
 ) -> Report:  # fmt: skip
     """How selective every attention head is, where selection breaks down, and what to do about it: one offline page.
 

@@ -35,9 +35,10 @@ _OVERHEAD = 3.0  # time with these measures over time without
 @study(Reproduction, extra="all", named_by="quick", opened=opened_reproduction)
 def reproduce(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
-    figures: str | Sequence[str] = ("2a", "2b", "2c", "3", "4"), windows: int | None = None, queries: int | str | None = None, seed: int = 0, quick: bool = False,
-    folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
-    dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
+    figures: str | Sequence[str] = ("2a", "2b", "2c", "3", "4"), windows: int | None = None,
+    queries: int | str | None = None, seed: int = 0, quick: bool = False, folder: FolderLike | None = None,
+    tokenizer: Any = None, device: DeviceLike | None = None, dtype: DtypeLike | None = None,
+    device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Reproduction:  # fmt: skip
     """Repeat the experiments of arXiv 2508.17821 on a model: figures, a page, and which of its statements hold.
 
