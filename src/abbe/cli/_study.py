@@ -94,18 +94,19 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
         if given.get("device_map") is not None and given.get("device") == "cpu":
             given["device"] = None  # the default: a map takes its place
         each = given.pop(_EACH, None)
-        values = {name: _parsed(own[name], value) for name, value in given.items()}
+        changed = {name: value for name, value in given.items() if value != defaults[name]}
+        values = {name: _parsed(own[name], value) for name, value in changed.items()}
         folder = out or _default_folder(study, given | {"model": "each"} if each else given, takes_model)
         called = study
         if each is not None:
-            if values.pop("model") != "embedded":
+            if "model" in values:
                 raise AbbeError(f"--each takes the place of the model {given['model']}: quote it, --each 'runs/*'")
             called, values = studies()["report_each"], {"models": each} | values
         with ExitStack() as stack:
             if shard is not None:
                 _refuse_with_shard(figures_folder, opened, engine, address, actors)
             share = _engine(stack, shard, engine, address, actors, given)
-            result = called.load(called.function)(**values, folder=folder, progress=not quiet)
+            result = _function(called)(**values, folder=folder, progress=not quiet)
         if share is not None:
             if as_json:
                 print_json({"shard": shard, "made": share.made, "total": share.total, "missing": share.missing})
@@ -114,6 +115,7 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
         show_result(result, folder, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
 
     parameters = [_parameter(option) for option in own.values()]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
     if study.function == "report":
         words = "Report on many models instead of one, such as 'checkpoints/*', with an index page."
         parameters.append(_keyword(_EACH, Annotated[str | None, setting(words)], None))
@@ -131,6 +133,14 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command, about.examples
+
+
+def _function(study: Declared) -> Callable[..., Any]:
+    """The study, by its public name if it is one of abbe's."""
+    from .. import studies as public  # torch is loaded here
+
+    function: Callable[..., Any] = getattr(public, study.function, None) or study.load(study.function)
+    return function
 
 
 def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
