@@ -16,7 +16,6 @@ MODULES = {
     "float64_module": "abbe._float64",
     "sparse_call": "abbe._attention.sparse.forward",
     "sparse_op": "abbe._attention.sparse.op",
-    "locks_module": "abbe._locks",
     "kernels_switch": "abbe._kernels.switch",
     "kernels_threads": "abbe._kernels.threads",
     "lazy_module": "abbe._lazy",
@@ -74,7 +73,7 @@ MODULES = {
 NAMES = {
     "abbe._attention.attend": "Options _blockwise",
     "abbe._attention.engine": "BlockSize",
-    "abbe._locks": "LOCK held",
+    "abbe._locks": "HOLDER LOCK held",
     "abbe._kernels.compiled": "SUMS WideCompiler",
     "abbe._kernels.sums": "vector_lanes",
     "abbe._files": "CHECKED CannotWrite checked is_unfinished read_json write_json write_whole",

@@ -20,7 +20,7 @@ PUBLIC = {
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
     *("Difference", "Export", "Lift", "diff", "export", "lift"),
-    *("Progress", "Reports", "cost", "merge", "on_ray", "report_each", "work"),
+    *("Reports", "cost", "merge", "on_ray", "report_each", "shard"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
     *("Experiment", "Monitor", "doctor", "verify"),
     *("train_length", "train_recall", "train_temperature", "train_text"),

@@ -82,6 +82,7 @@ def _built_in() -> dict[str, Declared]:
                 module = ".".join(["abbe", *path.relative_to(_ROOT).with_suffix("").parts])
                 options = {"command": function, "extra": "models"} | options
                 shared = options.pop("shared", "yes") == "yes"
+                options.pop("page", None)
                 module = module.removesuffix(".__init__")
                 found[function] = Declared(function, match["result"], module, **options, shared=shared)
     return found

@@ -144,7 +144,7 @@ def test_figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     result = run("verify", "--figures", str(folder))
     assert (result.exit_code, result.stderr) == (0, f"wrote {folder}\n")
     assert sorted(path.name for path in folder.iterdir()) == [
-        f"verify{theme}.{ending}" for theme in ("-dark", "") for ending in ("png", "svg")
+        f"verify{theme}.{ending}" for theme in ("-dark", "") for ending in ("pdf", "png", "svg")
     ]
     assert "spectral" in (folder / "verify.svg").read_text(encoding="utf-8")
     (tmp_path / "file").touch()

@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
-from cli_runs import COMMANDS, command_of, run, run_main, run_python, stand_in
+from cli_runs import COMMANDS, command_of, run, run_main, run_python
 
 from abbe import AbbeError, cli, models, normalizers, results, studies
+from abbe.runs import study as running
 
 HEAVY = ("torch", "transformers", "tokenizers", "polars", "altair", "numba", "numpy", "jinja2", "safetensors")
 # The function that a command rests on, and arguments that lead there.
@@ -26,7 +29,7 @@ BASE = {
     "capacity": (studies, "capacity", []),
     "compare": (studies, "compare", []),
     "calibrate": (studies, "calibrate", ["--with", "sparsemax"]),
-    "merge": (studies, "merge", ["."]),
+    "merge": (running, "merge", ["."]),
     "lift": (studies, "lift", []),
     "diff": (studies, "diff", []),
     "export": (models, "export", ["embedded", "--plan", "sparsemax", "--out", "new"]),
@@ -92,14 +95,17 @@ print(sorted({{name.partition(".")[0] for name in sys.modules}} & set({HEAVY!r})
 
 
 def test_the_table_above_names_every_command() -> None:
-    top = list(dict.fromkeys(command.split()[0] for command in COMMANDS))
+    top = {command.split()[0] for command in COMMANDS}
     assert set(BASE) == set(COMMANDS)
-    assert set(top) == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
+    assert top == set(typer.main.get_command(cli.app).commands)  # type: ignore[attr-defined]
     shown = run("--help").stdout
-    places = [shown.index(f"│ {command} ") for command in top]
-    assert places == sorted(places)
-    for panel in ("Measure a model", "Change and train models", "Theory and normalizers", "Models and machines"):
-        assert panel in shown
+    places = {command: shown.index(f"│ {command} ") for command in top}
+    listed, more = sorted(top, key=lambda command: places[command]), shown.index("─ More ─")
+    assert shown.index("─ Commands ─") < places["report"]
+    assert {command for command in top if places[command] > more} == {
+        "diagnose", "calibrate", "cost", "merge", "train",
+    }  # fmt: skip
+    assert listed[:5] == ["report", "reproduce", "capacity", "compare", "diff"]
 
 
 @pytest.mark.quick(4)
@@ -290,9 +296,10 @@ def test_an_unknown_command_gets_a_suggestion() -> None:
 
 @pytest.mark.parametrize("study", ["report", "compare", "capacity"])
 def test_figures_that_cannot_be_written_are_refused_before_the_work(
-    study: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    requests = stand_in(monkeypatch, study, {})
+    study: str, stand_in: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    requests = stand_in(study, {})
     (tmp_path / "pictures").write_text("")
     assert run_main(monkeypatch, study, "--figures", "pictures") == 2
     assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"

@@ -192,7 +192,7 @@ def test_another_run_is_refused_and_the_same_one_goes_on(
     [
         (["report", "--windows", "many"], "--windows"),
         (["report", "--bogus"], "--bogus"),
-        (["reproduce", "--windows", "0"], "--windows"),
+        (["reproduce", "--windows", "0"], "windows is 0, but must be a whole number >= 1"),
         (["diagnose", "a", "b"], "b"),
         (["pull"], "name"),
         (["doctor", "all"], "all"),

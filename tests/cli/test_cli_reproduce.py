@@ -24,7 +24,7 @@ def test_page_figures_table_and_data(folder: Path, book: Path, tmp_path: Path) -
     assert "about" in result.stderr  # the cost, before the work
     assert (out / "reproduce.html").read_text().lower().startswith("<!doctype html>")
     names = {path.name for path in (out / "figures").iterdir()}
-    ends = (".png", "-dark.png", ".svg", "-dark.svg")
+    ends = [f"{theme}.{kind}" for theme in ("", "-dark") for kind in ("pdf", "png", "svg")]
     assert names == {f"figure-{figure}{end}" for figure in ("2a", "3") for end in ends}
     assert len(pl.read_csv(out / "data" / "figure-3-heads.csv")) > 0
 

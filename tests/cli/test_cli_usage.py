@@ -14,9 +14,9 @@ from inside import engine_watch as _progress
 pytest_plugins = ("cli_fixtures",)
 
 WRONG = {
-    "missing option": (["calibrate"], "abbe: missing option '--with'; see abbe calibrate --help"),
+    "missing option": (["export", "tiny"], "abbe: missing option '--plan'; see abbe export --help"),
     "missing argument": (["pull"], "abbe: missing argument 'name'; see abbe pull --help"),
-    "too small": (["reproduce", "--windows", "0"], "'--windows'"),
+    "too small": (["reproduce", "--windows", "0"], "abbe: windows is 0, but must be a whole number >= 1"),
     "no number": (["report", "--windows", "many"], "'--windows'"),
     "half a number": (["report", "--seed", "1.5"], "'--seed'"),
     "unknown option": (["diagnose", "--lenghts", "5"], "--lengths"),
@@ -45,7 +45,7 @@ def test_one_line_and_exit_code_2(
 def test_without_arguments_help_is_shown_once() -> None:
     shown = run()
     assert shown.exit_code == 2
-    assert shown.stdout.count("Measure a model") == 1
+    assert shown.stdout.count("─ Commands ─") == 1
     assert "╭" in shown.stdout
     assert shown.stderr == ""
 

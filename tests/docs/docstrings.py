@@ -21,7 +21,7 @@ PACKAGES = (
     *("words.columns", "words.files"),
 )
 # Those that mkdocstrings renders; with another one it would show plain text.
-SECTIONS = {"Args", "Attributes", "Examples", "Raises", "Returns", "Yields"}
+SECTIONS = {"Args", "Attributes", "Commands", "Examples", "Raises", "Returns", "Yields"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # They work in place on the buffers of `abbe.attention`, whose example runs them.
 WITHOUT_EXAMPLE = {"abbe.normalizers.find_support", "abbe.normalizers.differentiate_support"}

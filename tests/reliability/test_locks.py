@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from inside import LOCK, held, shared
+from inside import HOLDER, LOCK, held
 from threads import refused_in_another_thread
 
 import abbe
@@ -44,27 +44,15 @@ def test_the_file_of_a_killed_process_holds_nobody_up(tmp_path: Path, content: s
 
 def test_a_holder_that_says_nothing(tmp_path: Path) -> None:
     with held(tmp_path):
-        (tmp_path / LOCK).write_text("nothing")
+        (tmp_path / HOLDER).write_text("nothing")
         assert "is in use by another process: wait" in held_by_another_thread(tmp_path)
 
 
-def test_a_file_that_its_holder_took_away_is_not_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between opening and locking, the holder may end: locking the file it removed must not hold the folder."""
-    from inside import locks_module as _locks
-
-    real, opened = _locks._lock, []
-
-    def late(file: int) -> None:
-        opened.append(file)
-        if len(opened) == 1:
-            (tmp_path / LOCK).unlink()
-        real(file)
-
-    monkeypatch.setattr(_locks, "_lock", late)
-    with held(tmp_path):
-        assert len(opened) == 2
-        assert (tmp_path / LOCK).exists()
-        assert "is in use" in held_by_another_thread(tmp_path)
+def test_the_lock_of_one_shard_does_not_hold_up_another(tmp_path: Path) -> None:
+    with held(tmp_path, ".shard-1-of-2.lock"):
+        assert refused_in_another_thread(lambda: held(tmp_path, ".shard-2-of-2.lock")) == ""
+        assert "is in use" in refused_in_another_thread(lambda: held(tmp_path, ".shard-1-of-2.lock"))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_stays_empty_is_taken_away(tmp_path: Path) -> None:
@@ -85,15 +73,4 @@ def test_what_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "letter").write_text("dear")
     for place, message in (("letter", "is a file: name a folder"), ("letter/run", "cannot make the run folder")):
         with pytest.raises(abbe.AbbeError, match=message), held(tmp_path / place):
-            pass
-
-
-def test_workers_that_look_at_a_file_left_behind_do_not_refuse_each_other(tmp_path: Path) -> None:
-    fcntl = pytest.importorskip("fcntl")
-    with open(tmp_path / LOCK, "w") as left:
-        fcntl.flock(left, fcntl.LOCK_SH)  # another worker looks just now
-        with shared(tmp_path):
-            pass
-        fcntl.flock(left, fcntl.LOCK_EX)  # a run
-        with pytest.raises(abbe.AbbeError, match="which does not share it"), shared(tmp_path):
             pass

@@ -25,6 +25,7 @@ from run_files import check_files
 import abbe
 from abbe.lab import running
 from abbe.lab.run import train
+from abbe.runs import study as runs_study
 
 SHORT: dict[str, Any] = {
     "normalizers": ["softmax", "sparsemax"], "rates": [0.01, 0.03], "seeds": 2, "steps": 10, "workers": 1,
@@ -36,7 +37,7 @@ TABLES = ("table", "curves", "lengths", "alerts", "summary", "warnings")
 @pytest.fixture(autouse=True)
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages have tests of their own, and nobody reads here how long it will take."""
-    monkeypatch.setattr(running, "has", lambda extra: False)
+    monkeypatch.setattr(runs_study, "has", lambda extra: False)
     monkeypatch.setattr(running, "_TIMED", 1)
 
 
@@ -54,7 +55,7 @@ def same(first: abbe.Experiment, second: abbe.Experiment) -> None:
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("finished")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(running, "has", lambda extra: False)
+        patch.setattr(runs_study, "has", lambda extra: False)
         run(folder)
     return folder
 

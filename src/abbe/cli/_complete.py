@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ._names import DEVICE_MAPS, DEVICES, DTYPES, FIGURES, OPTIMIZERS, STATEMENTS, TASKS, VECTORS, normalizer_names
+from ._names import DEVICE_MAPS, DEVICES, DTYPES, FIGURES, STATEMENTS, normalizer_names
 
 PULLABLE = ("smollm2", "minilm")  # as in abbe.models, which would load torch; a test compares
 
@@ -24,16 +24,14 @@ def normalizers(incomplete: str) -> list[str]:
     return _starting(normalizer_names(), incomplete)
 
 
-def _one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
+def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:
     def complete(incomplete: str) -> list[str]:
         return _starting(names, incomplete)
 
     return complete
 
 
-statements, vectors, optimizers = map(_one_of, (STATEMENTS, VECTORS, OPTIMIZERS))
-devices, device_maps, dtypes = map(_one_of, (DEVICES, DEVICE_MAPS, DTYPES))
-tasks, recall_tasks = map(_one_of, (TASKS, TASKS[:2]))
+statements, devices, device_maps, dtypes = map(one_of, (STATEMENTS, DEVICES, DEVICE_MAPS, DTYPES))
 
 
 def figures(incomplete: str) -> list[str]:

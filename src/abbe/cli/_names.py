@@ -11,12 +11,9 @@ EXTRA_OF = {
     "diagnose": "models", "capacity": "models", "calibrate": "models", "train": "models", "lift": "models",
     "pull": "models", "export": "models", "diff": "models", "merge": "models", "cost": "models",
 }  # fmt: skip
-SHARED = ("report", "reproduce", "diagnose", "capacity", "compare", "calibrate", "train")  # have --shard
 FIGURES = ("2a", "2b", "2c", "3", "4")
-TASKS, OPTIMIZERS = ("recall", "mqar", "maximum", "text"), ("sgd", "adamw", "muon")
 DEVICES, DTYPES = ("auto", "cpu", "cuda", "mps", "xpu"), ("float32", "bfloat16", "float16")
 DEVICE_MAPS = ("auto", "balanced", "balanced_low_0", "sequential")
-VECTORS = ("value", "output", "hidden", "embedding")
 STATEMENTS = (
     "weight-upper", "weight-lower", "vanishing-paper", "vanishing", "general-weight-paper", "general-weight",
     "top-mass", "entropy-deficit", "entropy-deficit-loose", "effective-number", "log-margin", "entmax-top-weight",

@@ -69,10 +69,6 @@ DeviceMap = Annotated[
 Lengths = Annotated[str | None, setting("Window lengths in tokens, such as 64,256,1024.")]
 Windows = Annotated[int, setting("Windows per length; intervals are computed over them.")]
 Queries = Annotated[str, setting('Queries per window, or "all".')]
-Sizes = Annotated[str | None, setting("Sizes N of the selected sets, such as 1,5,20,100.")]
-Vectors = Annotated[
-    str, setting("Vectors for distances: value, output, hidden or embedding.", autocompletion=_complete.vectors)
-]
 Seed = Annotated[int, setting("Random seed.")]
 FIGURES = "Folder for the charts as PNG, SVG and PDF."
 QUIET = "No cost line, progress bar or table; only the path of the page."
@@ -95,10 +91,6 @@ def json_option(what: str) -> typer.models.OptionInfo:
 
 def quiet_option(what: str) -> typer.models.OptionInfo:
     return output(what, "--quiet")
-
-
-def with_option(what: str) -> typer.models.OptionInfo:
-    return setting(what, "--with", autocompletion=_complete.normalizers)
 
 
 @overload

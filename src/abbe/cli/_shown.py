@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _RESULTS = {
     "diagnose": "diagnosis", "report --each": "reports", "reproduce": "reproduction", "calibrate": "calibration",
 }  # fmt: skip
+_FILES = {"calibrate": "swap", "lift": "plan"}  # what `file` of a result is
 
 
 def print_json(content: Any) -> None:
@@ -47,6 +48,11 @@ def show_result(
     from .. import views
 
     name = _RESULTS.get(result.study, result.study)
+    file = getattr(result, "file", None)
+    if result.study in _FILES and file is not None:
+        lines = [*lines, f"{_FILES[result.study]}: {file}"]
+    if figures is None and result.figures_in and has("report"):
+        figures = folder / result.figures_in
     if figures is not None:
         views.save_figures(result, figures)
         lines = [*lines, f"figures: {figures}"]

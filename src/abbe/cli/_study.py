@@ -32,9 +32,6 @@ _COMPLETED: dict[str, Callable[[str], list[str]]] = {
     "normalizer": _complete.normalizers,
     "normalizers": _complete.normalizers,
     "figures": _complete.figures,
-    "optimizers": _complete.optimizers,
-    "task": _complete.tasks,
-    "vectors": _complete.vectors,
 }
 # Options with the same meaning everywhere, and their defaults on the command line.
 _COMMON: dict[str, tuple[Any, Any]] = {
@@ -156,9 +153,10 @@ def _parameter(option: Option) -> inspect.Parameter:
         return _keyword(option.name, Annotated[str | None, argument], None)
     kind, default, names = _kind(option)
     panel = STATISTICS if option.name in ("level", "resamples") else "What is measured"
-    more = {"autocompletion": _COMPLETED[option.name]} if option.name in _COMPLETED else {}
+    values = re.findall(r'"(\w+)"', option.meaning) if "str" in option.annotation else []
+    complete = _COMPLETED.get(option.name) or (_complete.one_of(values) if values else None)
     required = default is ...
-    info = setting(_help(option), *names, panel=panel, **more)
+    info = setting(_help(option), *names, panel=panel, autocompletion=complete)
     return _keyword(option.name, Annotated[kind, info], inspect.Parameter.empty if required else default)
 
 
@@ -196,10 +194,8 @@ def _parsed(option: Option, value: Any) -> Any:
     if value == "none" and ("None" in text or "Sequence" in text):
         return None if "None" in text else ()
     if "Sequence[int]" in text or "Sequence[float]" in text:
-        if "str" in text:
-            return [part.strip() for part in value.split(",")]
         return numbers(name, value, int if "Sequence[int]" in text else float)
-    if "Sequence[str]" in text:
+    if "Sequence[" in text:  # of words, or of numbers and words
         return [part.strip() for part in value.split(",")]
     if re.fullmatch(r"int \| str( \| None)?", text):
         return _options.count_or_all(value)

@@ -112,7 +112,7 @@ _RECALL_TASKS = (Recall.name, Mqar.name)
 # -- Experiments ------------------------------------------------------------------------------------------------------
 
 
-@study(Experiment, command="train temperature", opened=opened_experiment)
+@study(Experiment, command="train temperature", page="yes", opened=opened_experiment)
 def train_temperature(
     *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
     normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,
@@ -176,7 +176,7 @@ def train_temperature(
     return run_experiment(plan, device, folder, workers, progress)
 
 
-@study(Experiment, command="train length", opened=opened_experiment)
+@study(Experiment, command="train length", page="yes", opened=opened_experiment)
 def train_length(
     *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
     optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,
@@ -228,7 +228,7 @@ def train_length(
     return run_experiment(plan, device, folder, workers, progress)
 
 
-@study(Experiment, command="train recall", opened=opened_experiment)
+@study(Experiment, command="train recall", page="yes", opened=opened_experiment)
 def train_recall(
     *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
@@ -281,7 +281,7 @@ def train_recall(
     return run_experiment(Plan("recall", trained, choices, settings, judge_accuracy), device, folder, workers, progress)
 
 
-@study(Experiment, command="train text", opened=opened_experiment)
+@study(Experiment, command="train text", page="yes", opened=opened_experiment)
 def train_text(
     text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,

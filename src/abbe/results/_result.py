@@ -49,6 +49,7 @@ class Result(ABC):
     page: ClassVar[str]
     beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, if they exist
     files: ClassVar[Mapping[str, str]] = {}  # further files and folders (with a slash) of its folder: what is in them
+    figures_in: ClassVar[str] = ""  # folder within its own where the command line draws its charts even unasked
     known: ClassVar[dict[str, type[Result]]] = {}  # every class by its study
 
     def __init_subclass__(cls, study: str = "", page: str = "", **options: Any) -> None:
@@ -347,6 +348,8 @@ def checked_manifest(path: Path, content: Mapping[str, Any]) -> dict[str, Any]:
         abbe._errors.AbbeError: manifest.json was written by another version of abbe (format 99, ...
     """
     written = content.get("format")
+    if written is None:
+        raise AbbeError(f"{path} is not of a run of abbe: name a new folder (--out)")
     if written != FORMAT:
         raise AbbeError(
             f"{path} was written by another version of abbe (format {written!r}, this one has {FORMAT}): measure again "

@@ -22,6 +22,7 @@ from .. import _declared
 from .._arguments import plain
 from .._errors import AbbeError
 from .._files import read_json
+from .._lazy import has
 from .._locks import held
 from ..models import Text, read_text
 from ..results import MANIFEST, Result, checked_manifest, read_manifest
@@ -51,6 +52,7 @@ def study(
     extra: str = "models",
     named_by: str = "",
     shared: str = "yes",
+    page: str = "",
     opened: Opener | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function as a study.
@@ -64,6 +66,7 @@ def study(
         extra: packages that it needs: "models", or "all" if it writes a page.
         named_by: the option that is part of the name of its default folder.
         shared: "no" if its work cannot be shared among shards and actors.
+        page: "yes" to write the page along with the result wherever the packages for it are installed.
         opened: reads a saved result, if its class cannot (`Result.opened`).
     """
 
@@ -89,7 +92,7 @@ def study(
                 ):
                     made = function(*bound.args, **bound.kwargs)
                     executor.finish()
-                    return _saved(made, folder, page=extra == "all")
+                    return _saved(made, folder, page=extra == "all" or (page == "yes" and has("report")))
             finally:
                 _call.reset(token)
 

@@ -22,7 +22,7 @@ import torch
 
 from .._errors import AbbeError
 from .._files import is_unfinished, read_json, write_json, write_whole
-from .._locks import LOCK, held
+from .._locks import HOLDER, LOCK, held
 from ..results import FORMAT, MANIFEST, STEPS, Training, checked_manifest, decoded_steps, encoded_step, kept_until
 from ._alerts import list_rules
 from ._quantities import list_quantities
@@ -100,7 +100,7 @@ class Record:
 
     def _take(self, path: Path, resume: int) -> None:
         """Start or resume in a folder whose lock is held."""
-        if any(file.name != LOCK and not is_unfinished(file) for file in path.iterdir()):
+        if any(file.name not in (LOCK, HOLDER) and not is_unfinished(file) for file in path.iterdir()):
             stored = _check_same(path, self.manifest["identity"])
             before = decoded_steps(path / STEPS)
             if before and not resume:

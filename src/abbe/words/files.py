@@ -40,6 +40,7 @@ _FILES: dict[str, dict[str, str]] = {
         "report.json": "answer, numbers, verdicts and advice, with their rules",
         "windows/": f"a part per window: {_RESUMED}",
         "alternatives/": _RESUMED,
+        "sample/": _RESUMED,
     },
     "report --each": {
         "index.html": "the page with a row per model",
@@ -60,6 +61,7 @@ _FILES: dict[str, dict[str, str]] = {
         "growth.csv": "exponents in L, of the model and of each layer",
         "correlation.csv": "rank correlations over layers for each way, length and allowed rise",
         "capacity.json": "all of it, with findings and their rules",
+        "curves/": _RESUMED,
         "losses/": _RESUMED,
         "separability/": "a run folder (`abbe.open_run` reads it) with the geometry",
     },

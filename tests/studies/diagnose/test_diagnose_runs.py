@@ -62,9 +62,9 @@ def test_same_weights_with_other_settings_are_another_model(tmp_path: Path) -> N
             abbe.diagnose(loaded, TEXT, **options)
 
 
-def test_malformed_manifest_is_another_run(tmp_path: Path) -> None:
+def test_malformed_manifest_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"identity": [1]}')
-    with pytest.raises(abbe.AbbeError, match="holds another run"):
+    with pytest.raises(abbe.AbbeError, match="is not of a run of abbe"):
         run(folder=tmp_path)
 
 

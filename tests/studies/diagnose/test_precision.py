@@ -49,11 +49,6 @@ def test_the_manifest_says_device_and_dtype_and_a_folder_belongs_to_one(tmp_path
         abbe.diagnose("embedded", tiny_runs.TEXT, **small)
 
 
-def test_the_usual_place_leaves_the_identity_as_it_was() -> None:
-    """Folders of versions that knew no devices are resumed."""
-    assert not {"device", "dtype"} & set(tiny_runs.shared_run().manifest["identity"])
-
-
 def test_the_line_of_the_self_check_allows_for_the_dtype(capsys: pytest.CaptureFixture[str]) -> None:
     for dtype, allowed in ((torch.float32, "1e-3"), (torch.bfloat16, "0.39"), (torch.float16, "0.049")):
         abbe.diagnose(half(dtype), tiny_runs.TEXT, **(SMALL | {"windows": 1, "progress": True}))

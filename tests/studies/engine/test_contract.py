@@ -305,15 +305,25 @@ def test_other_settings_are_refused_by_name(study: str, saved: Saved) -> None:
         run(study, folder=folder, seed=1)
 
 
-def test_folder_of_an_older_version_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "identity.json").write_text("{}")
-    with pytest.raises(abbe.AbbeError, match=r"was written by an older version of abbe \(identity\.json\)"):
-        run("capacity", folder=tmp_path)
+@pytest.mark.parametrize("written", [1, 3, 99])
+def test_a_folder_of_another_format_is_refused_before_a_model_is_loaded(
+    written: int, saved: Saved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved("diagnose").result.save(tmp_path)
+    (folder / MANIFEST).write_text(json.dumps({"format": written, "study": "diagnose"}))
+    monkeypatch.setattr(abbe.models, "load", lambda *args, **more: pytest.fail("loaded"))
+    for call in (lambda: abbe.open(folder), lambda: abbe.diagnose("embedded", folder=folder)):
+        with pytest.raises(abbe.AbbeError, match=rf"another version of abbe \(format {written}.* measure again"):
+            call()
 
 
-def test_a_run_of_an_older_format_is_still_read(saved: Saved, tmp_path: Path) -> None:
-    result = saved("diagnose").result
-    folder = result.save(tmp_path)
-    older = {key: value for key, value in result.manifest.items() if key != "study"} | {"format": 1}
-    (folder / MANIFEST).write_text(json.dumps(older))
-    assert_frame_equal(abbe.open(folder).table, result.table)
+def test_a_folder_of_another_study_or_model_is_refused_before_a_model_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    abbe.diagnose("embedded", lengths=16, windows=2, queries=4, sizes=[2], folder=folder, progress=False)
+    monkeypatch.setattr(abbe.models, "load", lambda *args, **more: pytest.fail("loaded"))
+    with pytest.raises(abbe.AbbeError, match="is a folder of `abbe diagnose`"):
+        abbe.capacity("embedded", folder=folder)
+    with pytest.raises(abbe.AbbeError, match="holds a run of embedded, not of smollm2"):
+        abbe.diagnose("smollm2", folder=folder)

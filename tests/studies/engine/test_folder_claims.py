@@ -33,7 +33,7 @@ def test_a_folder_with_any_other_file_is(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", ['{"name": "my web site"}', '{"identity": {}}', "[]"])
 def test_a_manifest_of_something_else_is_not_overwritten(content: str, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text(content)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run|is not a JSON object"):
+    with pytest.raises(abbe.AbbeError, match=r"is not of a run of abbe|is not a JSON object"):
         tiny_runs.run(lengths=[16], folder=tmp_path)
     assert (tmp_path / "manifest.json").read_text() == content
 

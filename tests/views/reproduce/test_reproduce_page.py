@@ -180,11 +180,11 @@ def test_figures_are_saved_in_both_themes(tmp_path: Path) -> None:
         f"figure-{name}{theme}.{ending}"
         for name in ("2a", "drift")
         for theme in ("", "-dark")
-        for ending in ("png", "svg")
+        for ending in ("png", "svg", "pdf")
     ]
     for path in written:
         content = path.read_bytes()
-        assert content.startswith(b"\x89PNG" if path.suffix == ".png" else b"<svg")
+        assert content.startswith({".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}[path.suffix])
         assert len(content) > 8000
     assert b"#12161c" in (tmp_path / "new/folder/figure-2a-dark.svg").read_bytes()
     width = int.from_bytes((tmp_path / "new/folder/figure-2a.png").read_bytes()[16:20])

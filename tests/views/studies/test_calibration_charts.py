@@ -51,7 +51,8 @@ def test_a_panel_with_nothing_to_see_is_left_out() -> None:
 def test_figures_are_written(tmp_path: Path) -> None:
     written = save_figures(made_up(True), tmp_path / "figures")
     assert sorted(path.name for path in written) == [
-        "calibration-dark.png", "calibration-dark.svg", "calibration.png", "calibration.svg",
+        "calibration-dark.pdf", "calibration-dark.png", "calibration-dark.svg",
+        "calibration.pdf", "calibration.png", "calibration.svg",
     ]  # fmt: skip
     assert all(path.stat().st_size > 1000 for path in written)
     assert "fine-tuned" in (tmp_path / "figures" / "calibration.svg").read_text()

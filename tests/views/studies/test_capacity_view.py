@@ -240,7 +240,8 @@ def test_the_chart_draws_the_numbers() -> None:
 def test_charts_of_odd_studies_can_be_drawn(changed: dict[str, Any], tmp_path: Path) -> None:
     written = save_figures(made_up(settings_of(**changed), "<script>alert(1)</script>"), tmp_path)
     assert [path.name for path in written] == [
-        "capacity.png", "capacity.svg", "capacity-dark.png", "capacity-dark.svg",
+        "capacity.png", "capacity.svg", "capacity.pdf",
+        "capacity-dark.png", "capacity-dark.svg", "capacity-dark.pdf",
     ]  # fmt: skip
     assert all(path.stat().st_size > 3000 for path in written)
     assert "<script>" not in (tmp_path / "capacity.svg").read_text()

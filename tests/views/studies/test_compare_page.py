@@ -239,7 +239,7 @@ def test_the_terminal_shows_all_rows_without_steering_it() -> None:
 def test_figures_are_written_light_and_dark(tmp_path: Path) -> None:
     written = save_figures(made.comparison(), tmp_path / "figures")
     names = {f"compare-{chart}{dark}.{ending}" for chart in ("pareto", "needle") for dark in ("", "-dark")
-             for ending in ("png", "svg")}  # fmt: skip
+             for ending in ("png", "svg", "pdf")}  # fmt: skip
     assert {path.name for path in written} == names
     assert "What does each normalizer cost" in (tmp_path / "figures" / "compare-pareto.svg").read_text()
     assert (tmp_path / "figures" / "compare-needle.png").read_bytes().startswith(b"\x89PNG")

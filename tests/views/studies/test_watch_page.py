@@ -208,5 +208,7 @@ def test_the_terminal_shows_sentence_alerts_and_last_values() -> None:
 
 def test_figures_are_drawn_in_both_themes(tmp_path: Any) -> None:
     files = save_figures(made.training((1, 50, 100)), tmp_path / "figures")
-    assert sorted(file.name for file in files) == ["watch-dark.png", "watch-dark.svg", "watch.png", "watch.svg"]
+    assert sorted(file.name for file in files) == [
+        f"watch{theme}.{ending}" for theme in ("-dark", "") for ending in ("pdf", "png", "svg")
+    ]
     assert "entropy" in (tmp_path / "figures" / "watch.svg").read_text()

@@ -256,7 +256,7 @@ def sample_positions(model: LoadedModel, window: Window, settings: Settings, hea
     return torch.cat([drawn, torch.tensor([last])])
 
 
-_PART = "sample/window"
+_PART, _LOSS = "sample/window", "sample/loss"
 
 
 class SampleReader:
@@ -267,11 +267,11 @@ class SampleReader:
     """
 
     def __init__(
-        self, model: LoadedModel, open_tap: Tap, chosen: Window, settings: Settings, text: Text, parts: Parts,
-        sizes: tuple[int, ...] = SIZES, queries: int = QUERIES,
+        self, model: LoadedModel, open_tap: Tap, chosen: Window, settings: Settings, sizes: tuple[int, ...] = SIZES,
+        queries: int = QUERIES, parts: Parts | None = None,
     ) -> None:  # fmt: skip
-        self.text, self.parts = text, parts
         self.model, self.chosen, self.settings, self.sizes, self.queries = model, chosen, settings, sizes, queries
+        self.parts = Parts(None, "") if parts is None else parts
         self.layers = len(open_tap.layers)
         self.normalizer = None if settings.normalizer is None else normalizers.normalizer(settings.normalizer)
         self.positions = torch.tensor([], dtype=torch.long)
@@ -286,22 +286,25 @@ class SampleReader:
         return is_chosen and self.parts.json(_PART) is None
 
     def done(self, window: Window) -> None:
-        """Keep what was read; the loss comes later, without a tap."""
-        self.parts.keep_json(_PART, self._read_sample().as_json())
+        """Keep what was read; tokens and loss come later, without a tap."""
+        self.parts.keep_json(_PART, self._rows_read().as_json())
 
-    def sample(self) -> Sample:
+    def sample(self, text: Text) -> Sample:
         """After the run."""
         stored = self.parts.json(_PART)
         assert stored is not None
-        loss, guessing = loss_and_guessing(self.model, self.chosen)
-        return replace(Sample.from_json(stored), loss=loss, guessing=guessing)
+        sample = self._rows_read() if self.of_layers else Sample.from_json(stored)
+        names = ("loss", "guessing")
+        loss = self.parts.get_or_make(
+            _LOSS, lambda: dict(zip(names, loss_and_guessing(self.model, self.chosen), strict=True))
+        )
+        return replace(sample, tokens=token_texts(self.model.tokenizer, text, self.chosen), **loss)
 
-    def _read_sample(self) -> Sample:
+    def _rows_read(self) -> Sample:
         rows = tuple(row for _, of_layer in sorted(self.of_layers.items()) for row in of_layer)
-        tokens = token_texts(self.model.tokenizer, self.text, self.chosen)
         heat = Heat(*self.grid, dict(sorted(self.heat_of.items()))) if self.heat_of else None
-        of_window = self.chosen.length, self.chosen.index, tokens, self.sizes, tuple(self.positions.tolist()), rows
-        return Sample(*of_window, None, None, heat)
+        queries = tuple(self.positions.tolist())
+        return Sample(self.chosen.length, self.chosen.index, (), self.sizes, queries, rows, heat=heat)
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None:

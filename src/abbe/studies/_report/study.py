@@ -103,13 +103,13 @@ def report(
         def beside(open_tap: Tap, run_folder: RunFolder) -> list[Any]:
             windows, parts = alternatives_windows(cut), run_folder.parts
             readers.append(AlternativesReader(loaded, open_tap, windows, settings, parts))
-            readers.append(SampleReader(loaded, open_tap, sample_window(cut), settings, source, parts))
+            readers.append(SampleReader(loaded, open_tap, sample_window(cut), settings, parts=parts))
             return readers
 
         run = measure_run(loaded, source, settings, place, watch, _OVERHEAD, cut, beside, Report.study, save=False)
         given = {"given": {"text": _files_given(text)}}
         alternatives, sample = readers
-        return make_report(Run(run.table, {**run.manifest, **given}), alternatives.table(), sample.sample())
+        return make_report(Run(run.table, {**run.manifest, **given}), alternatives.table(), sample.sample(source))
 
 
 def make_report(run: Run, alternatives: pl.DataFrame | None = None, sample: Sample | None = None) -> Report:

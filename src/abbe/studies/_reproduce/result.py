@@ -91,6 +91,7 @@ class Reproduction(Result):
 
     study: ClassVar[str] = "reproduce"
     page: ClassVar[str] = "reproduce.html"
+    figures_in: ClassVar[str] = "figures"
 
     manifest: Mapping[str, Any]
     figures: Mapping[str, Figure]
