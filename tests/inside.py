@@ -12,6 +12,7 @@ from typing import Any
 # Modules, of which a test replaces a part for a while.
 MODULES = {
     "attention_attend": "abbe._attention.attend",
+    "declared": "abbe._declared",
     "attention_blocks": "abbe._attention.engine",
     "float64_module": "abbe._float64",
     "sparse_call": "abbe._attention.sparse.forward",
@@ -76,6 +77,7 @@ NAMES = {
     "abbe._locks": "HOLDER LOCK held",
     "abbe._kernels.compiled": "SUMS WideCompiler",
     "abbe._kernels.sums": "vector_lanes",
+    "abbe.cli._study": "command_of",
     "abbe._files": "CHECKED CannotWrite checked is_unfinished read_json write_json write_whole",
     "abbe.measures._bootstrap": "expanded_tail",
     "abbe.measures._critical": "ks_heights ks_p_value least_height",
@@ -123,9 +125,7 @@ NAMES = {
     "abbe.runs.lookup": "Lookup",
     "abbe.runs.loss": "check_causal next_token_losses window_losses",
     "abbe.runs.parts": "Parts",
-    "abbe.runs.window": (
-        "WindowReader check_model check_tokens query_positions read_window rows_of_call run_model token_vectors"
-    ),
+    "abbe.runs.window": ("check_model check_tokens query_positions read_window rows_of_call run_model token_vectors"),
     "abbe.runs.tables": "DEFAULT EXPECTED LEVELS QueryDistances READINGS TESTS _largest over_units table units_key",
     "abbe.studies._shared.prompts": (
         "CANDIDATES DECOYS DEPTHS Haystack KEY_SENTENCES PassKeyMaker Prompt PromptMaker ReadHaystack answers batches "
@@ -158,9 +158,8 @@ NAMES = {
     "abbe.studies._report.study": "make_report",
     "abbe.studies._reproduce.claims": "Judgement reproduce_judge=judge with_readings=_with_readings",
     "abbe.studies._reproduce.figures": "Part plan",
-    "abbe.lab.optimizers": "OPTIMIZERS",
     "abbe.lab.run": "lab_Configuration=Configuration lab_train=train",
-    "abbe.lab.tasks": "TASKS make_task",
+    "abbe.lab.tasks": "make_task",
     "abbe.views._compare.charts": "frontier looks_of short_names",
     "abbe.views._compare.page": "compare_charts compare_page",
     "abbe.views._compare.words": "BY_NAME COLUMNS compare_interval=interval value_text",

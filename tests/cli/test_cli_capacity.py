@@ -38,7 +38,7 @@ def test_every_option_reaches_the_study(asked: dict[str, Any], tmp_path: Path) -
     assert (result.stdout, result.stderr) == (f"{tmp_path / 'out' / 'capacity.html'}\n", "")
     assert asked == {
         "model": "org/model", "text": ["a.txt", "b.txt"], "tau": [0.2], "lengths": [128, 512], "windows": 3,
-        "way": ["deletion"], "layers": False, "layer_lengths": [512], "layer_windows": 2,
+        "way": "deletion", "layers": False, "layer_lengths": [512], "layer_windows": 2,
         "targets": "last:16", "seed": 7, "grid": "coarse", "queries": 32, "level": 0.9, "resamples": 50,
         "device": "cuda", "dtype": "bfloat16", "folder": tmp_path / "out", "progress": False,
         "drawn in": Path("pictures"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -27,6 +29,14 @@ def test_page_figures_table_and_data(folder: Path, book: Path, tmp_path: Path) -
     ends = [f"{theme}.{kind}" for theme in ("", "-dark") for kind in ("pdf", "png", "svg")]
     assert names == {f"figure-{figure}{end}" for figure in ("2a", "3") for end in ends}
     assert len(pl.read_csv(out / "data" / "figure-3-heads.csv")) > 0
+
+
+@pytest.mark.parametrize("figures", ["all", "3", "2a, 3"])
+def test_figures_by_name(figures: str, stand_in: Callable[..., dict[str, Any]]) -> None:
+    asked = stand_in("reproduce", {}, view="reproduction")
+    assert run("reproduce", "--figure", figures, "--figures", "drawn").exit_code == 0
+    assert asked["figures"] == (["2a", "3"] if "," in figures else figures)
+    assert asked["drawn in"] == Path("drawn")
 
 
 def test_json(folder: Path, book: Path, tmp_path: Path) -> None:

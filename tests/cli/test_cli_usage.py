@@ -16,7 +16,6 @@ pytest_plugins = ("cli_fixtures",)
 WRONG = {
     "missing option": (["export", "tiny"], "abbe: missing option '--plan'; see abbe export --help"),
     "missing argument": (["pull"], "abbe: missing argument 'name'; see abbe pull --help"),
-    "too small": (["reproduce", "--windows", "0"], "abbe: windows is 0, but must be a whole number >= 1"),
     "no number": (["report", "--windows", "many"], "'--windows'"),
     "half a number": (["report", "--seed", "1.5"], "'--seed'"),
     "unknown option": (["diagnose", "--lenghts", "5"], "--lengths"),

@@ -122,7 +122,7 @@ def test_a_table_with_rows_is_fine() -> None:
         "abbe report --text nothere.txt",
         "abbe reproduc",
         "abbe compare --with entmx",
-        "abbe calibrate",
+        "abbe calibrate --with entmx",
         "abbe --version",
         "abbe normalizers softmax  # REFUTED",
         "make tests",

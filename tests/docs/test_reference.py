@@ -42,7 +42,7 @@ def test_public_names() -> None:
 
 
 def test_no_package_is_left_out() -> None:
-    """`cli` is described as commands, `embedded` holds files, `lab` as part of `studies`, `runs` is the inside of studies, of `words` the lists."""
+    """`cli` is described as commands, `embedded` holds files, `lab` and `runs` belong to studies, `words` has lists."""
     here = Path(abbe.__file__).parent
     packages = {path.parent.name for path in here.glob("*/__init__.py") if not path.parent.name.startswith("_")}
     assert packages - {"cli", "embedded", "lab", "runs", "words"} == {*PACKAGES}

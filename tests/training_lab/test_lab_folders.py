@@ -135,8 +135,6 @@ def test_other_tasks_are_refused(finished: Path) -> None:
 def test_another_kind_of_device_is_another_run(
     finished: Path, whole: abbe.Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of the CPU is not named, so that folders of versions without devices are resumed."""
-    assert "device" not in whole.manifest["identity"]
     assert whole.manifest["model"]["device"] == "cpu"
     same(run(finished, device="cpu"), whole)
     monkeypatch.setattr(running, "as_device", torch.device)

@@ -12,6 +12,7 @@ from abbe.lab.network import temperature
 from abbe.lab.reading import ALL_QUANTITIES
 from abbe.lab.result import alert_table, curve_table, length_table, run_table, summary_table
 from abbe.lab.run import Configuration, can_be_compensated
+from abbe.results import FORMAT
 from abbe.studies import Experiment, Finding
 
 STEPS = (1, 2, 5, 10, 20, 30, 40)
@@ -48,7 +49,7 @@ def made_up(
         "optimizers": list(optimizers), "seeds": list(range(seeds)), "steps": STEPS[-1], "level": 0.95,
     }  # fmt: skip
     manifest = {
-        "format": 3, "study": "train", "model": {"name": "small transformers"}, "text": {"name": text},
+        "format": FORMAT, "study": "train", "model": {"name": "small transformers"}, "text": {"name": text},
         "finished": True, "settings": settings, "skipped": [], "self_check": {"error": None},
         "seconds": {"total": 12.5},
     }  # fmt: skip

@@ -195,7 +195,7 @@ def _parsed(option: Option, value: Any) -> Any:
         return None if "None" in text else ()
     if "Sequence[int]" in text or "Sequence[float]" in text:
         return numbers(name, value, int if "Sequence[int]" in text else float)
-    if "Sequence[" in text:  # of words, or of numbers and words
+    if "Sequence[" in text and "," in value:  # of words, or of numbers and words; a single one may be "all"
         return [part.strip() for part in value.split(",")]
     if re.fullmatch(r"int \| str( \| None)?", text):
         return _options.count_or_all(value)

@@ -82,7 +82,11 @@ class Result(ABC):
 
     @classmethod
     def frame(cls, name: str = "table") -> Frame:
-        """The declaration of one of its tables."""
+        """The declaration of one of its tables.
+
+        Args:
+            name: of the attribute that holds it.
+        """
         return cls.frames()[name]
 
     def __repr__(self) -> str:
@@ -107,7 +111,13 @@ class Result(ABC):
 
     @classmethod
     def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Result:
-        """From a folder whose manifest was read; `stored` is the manifest with its checksums."""
+        """From a folder whose manifest was read.
+
+        Args:
+            folder: of the run.
+            manifest: of the run.
+            stored: the same with its checksums.
+        """
         content = read_content(folder / cls._summary(), stored)
         tables = {
             name: read_table(folder / table.file, stored, table.schema) if table.file else table.of(content[name])

@@ -221,7 +221,13 @@ class Training(Result):
 
     @classmethod
     def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Training:
-        """From a folder whose manifest was read."""
+        """From a folder whose manifest was read.
+
+        Args:
+            folder: of the run.
+            manifest: of the run.
+            stored: the same with its checksums.
+        """
         return opened_training(folder, manifest, stored)
 
     def as_json(self) -> dict[str, Any]:

@@ -93,6 +93,8 @@ class Shard:
     Parts are dealt out in turn, so that every share has long windows.
 
     Attributes:
+        number: of this share, from 1 on.
+        count: of all shares.
         made: parts that this shard has made now.
         total: parts of the stages that it came to.
         missing: those that are not there yet.
@@ -107,6 +109,15 @@ class Shard:
     def make(
         self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
     ) -> None:
+        """Make this share of the missing parts; as `Parts.each` calls it.
+
+        Args:
+            folder: of the run.
+            names: of all parts.
+            make: makes one of them.
+            step: called after each.
+            has: whether one is there.
+        """
         if folder is None:
             raise AbbeError("a shard leaves its parts in a folder: give folder=...")
         first = (self.number - 1 - self.total) % self.count  # dealing goes on from stage to stage
@@ -128,10 +139,11 @@ class Shard:
         return f".shard-{self.number}-of-{self.count}{LOCK}"
 
     def finish(self) -> None:
+        """Stop the study: a shard makes no result."""
         raise ShareDone
 
     def close(self) -> None:
-        return
+        """Nothing to end."""
 
     def __str__(self) -> str:
         parts = f"{self.made} part{'' if self.made == 1 else 's'} made"

@@ -79,7 +79,7 @@ def study(
             folder = as_folder(bound.arguments.get("folder"))
             if _call.get() is not None:  # a study within another one is part of it
                 with held(folder):
-                    return _saved(function(*args, **kwargs), folder, page=False)
+                    return _saved(function(*args, **kwargs), folder, page=extra == "all")
             if "text" in bound.arguments:
                 bound.arguments["text"] = _read_once(bound.arguments["text"])
             token = _call.set(_as_json(name, bound.arguments))

@@ -108,6 +108,8 @@ _NAMES: dict[str, dict[str, tuple[str, ...]]] = {
 for _study in _studies().values():  # each with its result
     for _extra, _name in ((_study.extra, _study.function), ("models", _study.result)):
         _modules = _NAMES.setdefault(_extra, {})
-        _modules[_study.module] = (*_modules.get(_study.module, ()), _name)
+        _modules[_study.module] = tuple(dict.fromkeys((*_modules.get(_study.module, ()), _name)))
+        if _name not in __all__:
+            __all__ += [_name]
 if not _typing.TYPE_CHECKING:  # types are those of the imports above
     __getattr__, __dir__ = _on_first_use(__name__, _NAMES)

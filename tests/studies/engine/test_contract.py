@@ -39,7 +39,7 @@ STUDIES = [pytest.param(study, marks=[pytest.mark.slow] if study == "lift" else 
 # A part of each kind, as it lies in the folder of a finished study.
 PARTS = {
     "diagnose": ["windows/16-1.safetensors"],
-    "report": ["windows/16-1.safetensors", "sample.json"],
+    "report": ["windows/16-1.safetensors", "sample/window.json"],
     "reproduce": ["runs/*/windows/*.safetensors"],
     "capacity": ["losses/16-deletion-4.json", "losses/16-layer1-*.json", "separability/windows/16-0.safetensors"],
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],

@@ -11,10 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from inside import command_of
+from inside import declared as _declared
 from typer.testing import CliRunner
 
 import abbe
-from abbe import _declared
 
 SOURCE = '''
 """How much weight do random rows put on their first key?"""
@@ -91,8 +92,6 @@ def fading(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
 def run(*arguments: str) -> Any:
     """The command line of a program that knows the study."""
     import typer
-
-    from abbe.cli._study import command_of
 
     app = typer.Typer()
     function, _ = command_of(_declared.studies()["fading"])

@@ -128,7 +128,7 @@ def test_bad_input_is_named_in_one_line(models: object, line: str, tmp_path: Pat
     ("options", "line"),
     [
         (["smollm2", "--each", "runs/*"], "--each takes the place of the model smollm2"),
-        (["--each", "runs/*", "--shard", "1/2"], "--each takes no shard"),
+        (["--each", "runs/*", "--shard", "1/2"], "no folder with config.json and no .gguf file matches"),
         (["--shard", "1/2", "--actors", "3"], "two ways to share the work"),
         (["--actors", "3"], "add --engine ray"),
         (["--engine", "spark"], "there is no engine 'spark'"),

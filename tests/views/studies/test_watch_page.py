@@ -149,7 +149,7 @@ def test_a_run_without_a_step_has_a_page_and_a_figure(tmp_path: Path) -> None:
     empty = Training([], made.MANIFEST)
     assert "No step was read yet." in page_of(empty)
     assert "No step was read yet." in card_of(empty)
-    assert len(save_figures(empty, tmp_path)) == 4
+    assert len(save_figures(empty, tmp_path)) == 6
 
 
 def steps_of(page: str) -> list[int]:

@@ -226,6 +226,7 @@ class _Comparing(Job[CompareSettings]):
         parts = {f"{_PARTS}/calibrated-{number}": number for number in alternatives}
         folders = {number: (self.folder or scratch) / "calibrated" / str(number) for number in alternatives}
         size, text = self.settings, self.for_fitting
+        made: dict[int, tuple[Alternative, list[str]]] = {}
         assert text is not None
 
         def make(part: str) -> None:
@@ -233,11 +234,12 @@ class _Comparing(Job[CompareSettings]):
             name, rules = alternatives[number].name, alternatives[number].rules
             assert rules is not None
             options: dict[str, Any] = {"length": size.length, "windows": size.windows, "seed": size.seed}
-            calibrated(self.model, name, rules, text, **options, folder=folders[number])
+            made[number] = calibrated(self.model, name, rules, text, **options, folder=folders[number])
             self.parts.keep_json(part, {})
 
         self.parts.each(parts, make)
-        return {number: opened_calibrated(one.name, folders[number]) for number, one in alternatives.items()}
+        absent = {number: one for number, one in alternatives.items() if number not in made}  # made elsewhere
+        return made | {number: opened_calibrated(one.name, folders[number]) for number, one in absent.items()}
 
     def _make_parts(self, contenders: Contenders) -> None:
         """Everything that is measured of a contender, except the times, is a part."""
