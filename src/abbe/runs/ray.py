@@ -34,18 +34,23 @@ from .study import engine
 
 AUTO = "auto"
 RESTARTS = 3  # of a dead actor, and repetitions of a lost part; Ray's defaults are none
+_LOOK = 0.5  # seconds between two looks for actors that were placed
 _PATIENCE = 5.0  # seconds until an address counts as dead: Ray itself tries for minutes
 _PORTS = {"ray": 10001}  # for addresses without one
 # No usage statistics, and no token in the home folder: nobody else can reach an instance of this process.
 _PRIVATE = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-_OF_THE_RUN = (MANIFEST, LOCK, HOLDER)  # files that every process has for itself
+_OWN = (LOCK, HOLDER)  # files that every process has for itself, beside the manifest of the run
 
 Files = dict[str, bytes]  # by their path in the folder of the run
 
 
 def _files_in(folder: Path) -> dict[str, Path]:
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in _OF_THE_RUN]
-    return {path.relative_to(folder).as_posix(): path for path in paths if not is_unfinished(path)}
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    return {
+        name: path
+        for name, path in paths.items()
+        if name != MANIFEST and path.name not in _OWN and not is_unfinished(path)
+    }
 
 
 def _states_in(folder: Path) -> dict[str, tuple[int, int]]:
@@ -86,15 +91,18 @@ class Actor:
         except BaseException as error:  # the driver raises it
             self._answers.put(error)
 
-    def part(self, stage: int, name: str, before: Files) -> Files:
-        """The files of one part; `before` are those that the driver has, which later stages read."""
+    def ready(self) -> None:
+        """Returns as soon as the actor runs."""
+
+    def part(self, stage: int, name: str, before: Files) -> tuple[str, Files]:
+        """The name and the files of one part; `before` are those that the driver has, which later stages read."""
         _write(self._folder, {name: content for name, content in before.items() if not (self._folder / name).exists()})
         self._wanted.put((stage, name))
         answer = self._answers.get()
         if isinstance(answer, BaseException):
             self._answers.put(answer)  # for whoever asks next
             raise answer if isinstance(answer, AbbeError) else AbbeError(f"{type(answer).__name__}: {answer}")
-        return answer
+        return name, answer
 
     def make(
         self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
@@ -135,7 +143,8 @@ class RayExecutor:
     threads: int
     lock: str = LOCK
     stage: int = field(default=-1, init=False)
-    running: list[Any] = field(default_factory=list, init=False)
+    running: list[Any] = field(default_factory=list, init=False)  # actors that were started
+    waiting: dict[Any, Any] = field(default_factory=dict, init=False)  # by the answer that Ray has placed one
 
     def make(
         self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
@@ -144,19 +153,29 @@ class RayExecutor:
             raise AbbeError("actors return their parts to a folder: give folder=...")
         self.stage += 1
         missing = [name for name in names if not has(name)]
-        for _ in range(len(names) - len(missing)):
-            step("")
+        for name in names:
+            if name not in missing:
+                step(name)
         if not missing:
             return
         root = Path(self.arguments["folder"])
         before = self.ray.put({name: path.read_bytes() for name, path in _files_in(root).items()})
         self._start(min(self.actors, len(missing)))
-        pool = import_module("ray.util").ActorPool(self.running)
-        parts = pool.map_unordered(lambda actor, name: actor.part.remote(self.stage, name, before), missing)
+        placed = [actor for actor in self.running if actor not in self.waiting.values()]
+        pool = import_module("ray.util").ActorPool(placed)
+        for name in missing:
+            pool.submit(lambda actor, name: actor.part.remote(self.stage, name, before), name)
+        left = len(missing)
         try:
-            for files in parts:
+            while left:
+                self._welcome(pool)
+                try:
+                    name, files = pool.get_next_unordered(timeout=_LOOK)
+                except TimeoutError:
+                    continue
                 _write(root, files)
-                step("")
+                step(name)
+                left -= 1
         except self.ray.exceptions.RayTaskError as error:
             cause = error.cause
             raise cause if isinstance(cause, AbbeError) else AbbeError(first_line(cause)) from None
@@ -173,7 +192,14 @@ class RayExecutor:
         """End the actors; finished parts are in the folder."""
         for actor in self.running:
             self.ray.kill(actor)
-        self.running = []
+        self.running, self.waiting = [], {}
+
+    def _welcome(self, pool: Any) -> None:
+        """Give work to the actors that Ray has placed by now; others may never find room, and get none."""
+        if self.waiting:
+            placed, _ = self.ray.wait(list(self.waiting), timeout=0 if pool.has_next() else None)
+            for answer in placed:
+                pool.push(self.waiting.pop(answer))
 
     def _start(self, actors: int) -> None:
         """Start actors up to this number; those of an earlier stage have the model already."""
@@ -181,6 +207,7 @@ class RayExecutor:
         sent = {key: value for key, value in self.arguments.items() if key not in ("folder", "progress")}
         for _ in range(actors - len(self.running)):
             self.running.append(remote.remote(self.study, sent, os.getcwd(), self.threads))
+            self.waiting[self.running[-1].ready.remote()] = self.running[-1]
 
 
 @dataclass(frozen=True)

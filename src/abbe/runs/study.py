@@ -72,25 +72,26 @@ def study(
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
         name, signature = function.__name__, inspect.signature(function)
+        _function: Callable[..., R] = function
 
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
-            bound = signature.bind(*args, **kwargs)
-            folder = as_folder(bound.arguments.get("folder"))
+            arguments = _named(signature, args, kwargs)
+            folder = as_folder(arguments.get("folder"))
             if _call.get() is not None:  # a study within another one is part of it
                 with held(folder):
                     return _saved(function(*args, **kwargs), folder, page=extra == "all")
-            if "text" in bound.arguments:
-                bound.arguments["text"] = _read_once(bound.arguments["text"])
-            token = _call.set(_as_json(name, bound.arguments))
+            if "text" in arguments:
+                arguments["text"] = _read_once(arguments["text"])
+            token = _call.set(_as_json(name, arguments))
             try:
-                _check_folder(folder, result.study, bound.arguments)
+                _check_folder(folder, result.study)
                 with (
-                    closing(_executor(name, bound.arguments)) as executor,
+                    closing(_executor(name, arguments)) as executor,
                     using(executor),
                     held(folder, executor.lock),
                 ):
-                    made = function(*bound.args, **bound.kwargs)
+                    made = _function(**arguments)
                     executor.finish()
                     return _saved(made, folder, page=extra == "all" or (page == "yes" and has("report")))
             finally:
@@ -107,6 +108,15 @@ def study(
     return declare
 
 
+def _named(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
+    """All arguments of a call by name, those of `**options` among them."""
+    arguments = dict(signature.bind(*args, **kwargs).arguments)
+    for parameter in signature.parameters.values():
+        if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+            arguments |= arguments.pop(parameter.name, {})
+    return arguments
+
+
 def _executor(study: str, arguments: dict[str, Any]) -> Any:
     """A shard or Ray's actors, if the study is called within one; else this process."""
     return current() if engine.get() is None else engine.get().executor(study, arguments)
@@ -120,7 +130,7 @@ def _saved(result: R, folder: Path | None, page: bool) -> R:
     return result
 
 
-def _check_folder(folder: Path | None, study: str, arguments: Mapping[str, Any]) -> None:
+def _check_folder(folder: Path | None, study: str) -> None:
     """Refuse a folder of another version, study or model before a model is loaded; `claim` checks the rest."""
     if folder is None or not (folder / MANIFEST).is_file():
         return

@@ -15,7 +15,7 @@ import polars as pl
 from rich.console import Console
 
 from .._errors import AbbeError
-from .._files import CannotWrite
+from .._files import CannotWrite, read_json, write_json
 from ..models import PULLABLE
 from ..results import Result, as_parquet, read_manifest, read_table
 from ..runs.executors import Local, current
@@ -34,6 +34,9 @@ SCHEMA: dict[str, Any] = {
     "seconds": pl.Float64, "skipped": pl.String,
 }  # fmt: skip
 _NAMES = ("embedded", *PULLABLE)
+
+
+_FAILED = "failed"  # folder with the reasons why models could not be measured
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,12 +159,14 @@ def _measured(
     places: Mapping[str, str], root: Path, text: Any, options: Mapping[str, Any], progress: bool
 ) -> dict[str, str]:
     """Make the reports; returns why there is none, by folder."""
-    reasons: dict[str, str] = {}
+    local = isinstance(current(), Local)
     asked: set[str] = set()
+    failures = {name: root / _FAILED / f"{name}.json" for name in places}
     watch = Watch(Console(stderr=True, quiet=not progress), None)  # lines only: every report has its own bar
 
     def make(name: str) -> None:
         asked.add(name)
+        failures[name].unlink(missing_ok=True)
         watch.announce(f"{list(places).index(name) + 1} of {len(places)}: {places[name]}")
         try:
             report(places[name], text, **options, folder=root / name, progress=progress)
@@ -169,15 +174,17 @@ def _measured(
             raise
         except Exception as error:  # such as no memory on a device: the others continue
             line = " ".join(str(error).split())
-            reasons[name] = line if isinstance(error, AbbeError) else f"{type(error).__name__}: {line}"
-            watch.announce(f"left out: {reasons[name]}")
+            why = line if isinstance(error, AbbeError) else f"{type(error).__name__}: {line}"
+            failures[name].parent.mkdir(exist_ok=True)
+            write_json(failures[name], {"why": why})
+            watch.announce(f"left out: {why}")
 
     def has(name: str) -> bool:
         """Made now, or by another process; a report of an earlier call is asked again, which checks its settings."""
-        return name in asked or (not isinstance(current(), Local) and _is_finished(root / name))
+        return name in asked or (not local and (failures[name].exists() or _is_finished(root / name)))
 
     current().make(root, list(places), make, lambda name: None, has)
-    return reasons
+    return {name: read_json(path)["why"] for name, path in failures.items() if path.exists()}
 
 
 def _is_finished(folder: Path) -> bool:

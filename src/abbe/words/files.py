@@ -46,6 +46,7 @@ _FILES: dict[str, dict[str, str]] = {
         "index.html": "the page with a row per model",
         "models.parquet": "the table: a row per model",
         "MODEL/": "the report of each model, itself a run folder",
+        "failed/": "why models could not be measured",
     },
     "reproduce": {
         "reproduce.html": "the page: statements, interactive figures, times, what was skipped",

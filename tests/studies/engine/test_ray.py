@@ -37,7 +37,6 @@ def test_table_is_that_of_one_process(actors: int, local: pl.DataFrame, tmp_path
     with abbe.on_ray(actors=actors):
         run = abbe.diagnose("embedded", **SMALL, folder=tmp_path / "run", progress=False)
     assert run.table.equals(local)
-    assert not (tmp_path / "run" / ".abbe-work").exists()  # merged
 
 
 @needs_ray
@@ -71,7 +70,7 @@ def _kill_an_actor(folder: Path, killed: list[int]) -> None:
         time.sleep(0.02)
     listed = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True).stdout.splitlines()
     for line in listed:
-        if "ray::Actor.work" in line:
+        if "ray::Actor.part" in line:
             os.kill(int(line.split()[0]), signal.SIGKILL)
             killed.append(int(line.split()[0]))
             return
@@ -114,7 +113,7 @@ def test_numbers_have_to_be_positive(arguments: dict[str, int], line: str) -> No
 def test_what_cannot_be_sent_is_named(tmp_path: Path) -> None:
     model = abbe.load("embedded")
     with abbe.on_ray(actors=1):
-        with pytest.raises(abbe.AbbeError, match="actors share a folder"):
+        with pytest.raises(abbe.AbbeError, match="actors return their parts to a folder"):
             abbe.diagnose("embedded", **SMALL, progress=False)
         with pytest.raises(abbe.AbbeError, match="model cannot be sent to actors"):
             abbe.diagnose(model, **SMALL, folder=tmp_path / "run", progress=False)
