@@ -1,4 +1,4 @@
-"""One against two workers of one thread each on the parts of one run folder.
+"""One against two shards of one thread each on the parts of one run folder.
 
 Efficiency is t1 / (2 t2), of the time from the moment at which all workers have loaded model, text and kernels until
 the last one is done; the time with loading stands beside it. One and two workers alternate, the best of each counts.
@@ -31,9 +31,9 @@ abbe.diagnose(model, text, lengths=[{LENGTH}], windows=1, resamples=10, progress
 print("ready", flush=True)
 sys.stdin.readline()
 begun = time.process_time()
-abbe.work(
-    "diagnose", model, text, lengths=[{LENGTH}], windows={WINDOWS}, resamples=10, progress=False, folder=sys.argv[1]
-)
+options = dict(lengths=[{LENGTH}], windows={WINDOWS}, resamples=10, progress=False, folder=sys.argv[1])
+with abbe.shard(sys.argv[2]):
+    abbe.diagnose(model, text, **options)
 print("done", time.process_time() - begun, flush=True)
 """
 
@@ -50,10 +50,11 @@ def timed(workers: int) -> Timed:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-c", _WORKER, str(Path(place) / "run")]
+        shares = [f"{number}/{workers}" for number in range(1, workers + 1)]
+        pipe = subprocess.PIPE
         begun = time.perf_counter()
         running = [
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
-            for _ in range(workers)
+            subprocess.Popen([*command, share], stdin=pipe, stdout=pipe, text=True, env=environment) for share in shares
         ]
         _hear(running, "ready")
         started = time.perf_counter()

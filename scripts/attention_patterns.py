@@ -19,8 +19,7 @@ from torch import Tensor
 from abbe import AbbeError
 from abbe.measures import last_occurrence, pattern_keys
 from abbe.models import AttentionCall, LoadedModel, Tap, Text, read_text, tap, windows
-from abbe.runs.window import run_model
-from abbe.runs.window import BLOCK, check_model, check_tokens
+from abbe.runs.window import BLOCK, check_model, check_tokens, run_model
 
 ON_TEXT = ("previous_token", "first_token")
 ON_REPEATS = ("induction", "same_token")

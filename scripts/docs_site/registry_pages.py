@@ -130,7 +130,6 @@ def files_page() -> str:
     return page(
         "Files",
         "What the folder of a run holds; `abbe.open(folder)` opens it. A name that ends in a slash is a folder. "
-        "Workers that share a folder keep claims, failures and arguments in `.abbe-work/`, which `abbe merge` removes. "
         "[Run folders](../explanation/run-folders.md) says how they are written and checked.",
         *parts,
     )

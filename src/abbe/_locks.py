@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -14,6 +15,7 @@ from filelock import FileLock, Timeout
 
 from ._errors import AbbeError
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP)  # of a file system without locks: continue without one
 LOCK, HOLDER = ".lock", ".lock.json"  # the lock of the system, which ends with its process; who holds it
 
 
@@ -34,10 +36,10 @@ def held(folder: str | os.PathLike[str] | None, lock: str = LOCK) -> Iterator[No
             raise AbbeError(
                 f"{path} is in use by {_holder(path)}: wait until it is done, or name another folder (--out)"
             ) from None
-        except NotImplementedError:  # a file system without locks: continue without one
-            yield
-            return
         except OSError as error:
+            if error.errno in _NO_LOCKS:
+                yield
+                return
             raise AbbeError(f"cannot write in the run folder {path}: {error.strerror}") from None
         try:
             if outermost and lock == LOCK:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_trackers import watched
+from training_cases import watched
 
 import abbe
 
@@ -22,7 +22,7 @@ def test_wandb(by_name: bool, tmp_path: Path) -> None:
     import wandb
 
     with wandb.init(project="abbe", dir=tmp_path) as run:
-        monitor = watched("wandb" if by_name else run)
+        monitor = watched(steps=2, trackers="wandb" if by_name else run)
         run.log({}, step=3)  # a step is complete when the next begins
         assert run.summary[NAME] == pytest.approx(entropies(monitor)[-1], rel=1e-5)
 
@@ -34,7 +34,7 @@ def test_trackio(by_name: bool) -> None:
 
     project = f"abbe-{by_name}"
     run: Any = trackio.init(project=project, name="run")
-    monitor = watched("trackio" if by_name else run)
+    monitor = watched(steps=2, trackers="trackio" if by_name else run)
     trackio.finish()
     logged = SQLiteStorage.get_logs(project, "run")
     assert [row["step"] for row in logged] == [1, 2]
@@ -51,7 +51,7 @@ def test_mlflow(active: bool, tmp_path: Path) -> None:
     if active:
         mlflow.start_run()
     try:
-        monitor = watched(["mlflow"])
+        monitor = watched(steps=2, trackers=["mlflow"])
         run: Any = mlflow.active_run()
     finally:
         mlflow.end_run()
