@@ -7,17 +7,18 @@ ARGS ?=
 VENV := .venv
 RUN = $(VENV)/bin/python
 
-# The environments, and what each of them gets.
-ENVIRONMENTS := .venv .venv-ecosystem
-PACKAGES-.venv := '.[dev]'
-PACKAGES-.venv-ecosystem := '.[all,ecosystem]' hypothesis pytest pytest-xdist
-
-# The stamp says that set-up finished, and for which checkout and Python: a virtual environment
-# cannot be moved, so a stamp with another content means that it must be made again.
+# A stamp says that an environment has these packages, and for which checkout and Python: a virtual environment cannot
+# be moved, so a stamp with another content means that it must be made again. A report needs less than the tests.
+REPORT := $(VENV)/.report
 STAMP := $(VENV)/.ready
+ECOSYSTEM := .venv-ecosystem/.ready
+PACKAGES-$(REPORT) := '.[all]'
+PACKAGES-$(STAMP) := '.[dev]'
+PACKAGES-$(ECOSYSTEM) := '.[all,ecosystem]' hypothesis pytest pytest-xdist
+STAMPS := $(REPORT) $(STAMP) $(ECOSYSTEM)
 ORIGIN := $(CURDIR) $(PYTHON)
-STALE := $(shell for each in $(ENVIRONMENTS); do \
-    { test -x $$each/bin/python && test "$$(cat $$each/.ready 2>/dev/null)" = "$(ORIGIN)"; } || echo $$each/.ready; done)
+STALE := $(shell for each in $(STAMPS); do \
+    { test -x $${each%/*}/bin/python && test "$$(cat $$each 2>/dev/null)" = "$(ORIGIN)"; } || echo $$each; done)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup report test test-quick test-all test-sample test-real test-dist test-lowest test-ecosystem pictures check lint types layers docs bench format clean FORCE
@@ -34,27 +35,29 @@ endif
 
 # torch goes first, by its pin alone: resolved together with the rest, pip may fetch gigabytes of
 # other builds before it settles. An install that stopped halfway is never trusted again.
-PIP = $*/bin/python -m pip install --constraint constraints.txt
-$(ENVIRONMENTS:%=%/.ready): %/.ready: pyproject.toml constraints.txt
+PIP = $(@D)/bin/python -m pip install --constraint constraints.txt
+$(STAMPS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	    echo "abbe needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1): try 'make setup PYTHON=python3.12'" >&2; \
 	    exit 1; }
 	@version='import pip, sys; print(sys.version)'; \
-	if [ -e $*/.unfinished ] \
+	if [ -e $(@D)/.unfinished ] \
 	    || { [ -e $@ ] && [ "$$(cat $@)" != "$(ORIGIN)" ]; } \
-	    || [ "$$($*/bin/python -c "$$version" 2>/dev/null)" != "$$($(PYTHON) -c 'import sys; print(sys.version)')" ]; \
+	    || [ "$$($(@D)/bin/python -c "$$version" 2>/dev/null)" != "$$($(PYTHON) -c 'import sys; print(sys.version)')" ]; \
 	then \
-	    echo "Making $* with $$($(PYTHON) --version)"; \
-	    $(PYTHON) -m venv --clear $*; \
+	    echo "Making $(@D) with $$($(PYTHON) --version)"; \
+	    $(PYTHON) -m venv --clear $(@D); \
 	fi
-	@rm -f $@ && touch $*/.unfinished
+	@rm -f $@ && touch $(@D)/.unfinished
 	$(PIP) pip
 	$(PIP) torch
 	$(PIP) hatchling editables
-	$(PIP) --no-build-isolation --editable $(PACKAGES-$*)
-	@rm -f $*/.unfinished && echo "$(ORIGIN)" > $@
+	$(PIP) --no-build-isolation --editable $(PACKAGES-$@)
+	@rm -f $(@D)/.unfinished && echo "$(ORIGIN)" > $@
+# What the tests need includes what a report needs.
+	@if [ $@ = $(STAMP) ]; then cp $@ $(REPORT); fi
 
-report: $(STAMP)  ## measure a model and write the page; the last line is its path
+report: $(REPORT)  ## measure a model and write the page; the last line is its path
 	@$(VENV)/bin/abbe report $(ARGS)
 
 # Many workers with many threads each would fight for the cores: one thread per worker.
@@ -89,7 +92,7 @@ test-real: $(STAMP)  ## pull smollm2, then run the tests on real models and text
 
 # Beside packages of others, which no other command needs; a package that is missing is an error.
 test-ecosystem: VENV := .venv-ecosystem
-test-ecosystem: .venv-ecosystem/.ready  ## run the tests with peft, kvpress, Lightning, mlflow and others, in .venv-ecosystem
+test-ecosystem: $(ECOSYSTEM)  ## run the tests with peft, kvpress, Lightning, mlflow and others, in .venv-ecosystem
 	$(PYTEST) -m "not real" tests/ecosystem $(ARGS)
 
 check: lint types layers  ## lint, types and layers
@@ -109,7 +112,7 @@ test-dist: $(STAMP)  ## build wheel and source archive, use them in new environm
 
 # Offline: nothing is fetched, and a page fetches nothing. A broken link or anchor is an error.
 docs: $(STAMP)  ## build the documentation site into site/
-	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --quiet $(ARGS)
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build $(ARGS)
 	@echo "site/index.html"
 
 # TORCH=torch==2.6.0 tests its lower bound, too: old builds for CPUs are not on the package index, those for CUDA are.
@@ -128,5 +131,5 @@ format: $(STAMP)  ## repair the format and what lint can repair itself
 	$(RUN) -m ruff format
 
 clean:  ## remove the environments, caches and built files
-	rm -rf $(ENVIRONMENTS) build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-ecosystem build dist site .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

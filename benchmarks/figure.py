@@ -3,7 +3,7 @@
     make bench ARGS="--part sparse" > run.log
     python benchmarks/figure.py run.log docs/figures/sparse_attention.svg
 
-Without arguments it draws the figure of docs/speed.md again, from `sparse_attention.jsonl` beside this file.
+Without arguments it draws the figure of docs/results/speed.md again, from `sparse_attention.jsonl` beside this file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import altair as alt
 
-from abbe.views._shared.theme import LIGHT
+from abbe.views.theme import LIGHT
 
 HERE = Path(__file__).parent
 MEASURED = HERE / "sparse_attention.jsonl"

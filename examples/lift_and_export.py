@@ -1,9 +1,9 @@
 # %% [markdown]
 # # Lift a model, export it, load it again
 #
-# **Which layers of this model would do as well with a sparse normalizer?** `abbe.lift` searches on one part of a text,
-# chooses on a second and judges once on a third. `abbe.export` writes the plan down as a folder that `from_pretrained`
-# loads, and checks it in a fresh process. The last cells load it as a reader of that folder would.
+# **Which layers of this model would do as well with a sparse normalizer?** `abbe.lift` searches on training text,
+# chooses on validation text and judges once on test text. `abbe.export` writes the plan down as a folder that
+# `from_pretrained` loads, and checks it in a fresh process. The last cells load it as a reader of that folder would.
 #
 # `python examples/lift_and_export.py --out FOLDER` takes about a minute on two cores.
 
@@ -27,7 +27,7 @@ parser.add_argument("--steps", type=int, default=8, help="of tuning, for the pla
 options, _ = parser.parse_known_args()  # the kernel of a notebook has arguments of its own
 
 # %% [markdown]
-# ## Search, and judge once
+# ## Search, then test once
 #
 # Two candidates instead of the usual four, and few windows: this is an example, not a result. The search resumes from
 # its folder.

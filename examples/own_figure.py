@@ -1,5 +1,5 @@
 # %% [markdown]
-# # A figure of one's own
+# # Draw your own figure
 #
 # The page of a report answers common questions; the table behind it answers the others. Here: **do heads that spread
 # their weight over many tokens select a set that can still be separated from the rest?** Every head is one point, with
@@ -16,7 +16,7 @@ import polars as pl
 
 import abbe
 
-parser = argparse.ArgumentParser(description="Read a report in Python, and draw a figure of one's own.")
+parser = argparse.ArgumentParser(description="Read a report in Python, and draw your own figure.")
 parser.add_argument("--out", type=Path, default=Path("example-own-figure"), help="folder for the run and the picture")
 parser.add_argument("--length", type=int, default=512, help="tokens per window")
 parser.add_argument("--windows", type=int, default=4, help="windows, from which the intervals come")

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # `abbe.attention` in one's own transformer
+# # `abbe.attention` in your own transformer
 #
 # A small character model, written from scratch in plain torch. The one line that differs from a textbook is the call
 # of `abbe.attention`, which takes any of abbe's normalizers by name, differentiates through it, and never stores the

@@ -19,7 +19,6 @@ import polars as pl
 import transformers
 
 import abbe
-from abbe.views import watch_summary
 
 parser = argparse.ArgumentParser(description="Watch two runs of Trainer with abbe.Monitor.")
 parser.add_argument("--out", type=Path, default=Path("example-watch-trainer"), help="folder for runs, pages, picture")
@@ -85,7 +84,7 @@ for name, run in runs.items():
     page = options.out / f"{name.replace(' ', '-')}.html"
     run.to_html(page)
     losses, news = run.steps["loss"], run.alerts.filter(pl.col("step") > 1)
-    print(f"{name}: loss {losses[0]:.2f} to {losses[-1]:.2f}; {watch_summary(run)['sentence']}")
+    print(f"{name}: loss {losses[0]:.2f} to {losses[-1]:.2f}; {run.answer().sentence}")
     if not news.is_empty():
         print(f"  first news: {news['rule'][0]} at step {news['step'][0]}")
     print(f"  page: {page}")

@@ -255,7 +255,7 @@ def eager(network: Any) -> Any:
 
 @contextmanager
 def softmax_replaced(by: Callable[[Tensor], Tensor], calls: list[str]) -> Iterator[None]:
-    """In eager attention functions only: routers of experts and others keep theirs."""
+    """Changes eager attention functions only: routers of experts and others keep theirs."""
     owners = [(owner, "softmax", owner.softmax) for owner in (nn.functional, torch)]
 
     def replaced(own: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -364,7 +364,7 @@ def _compared(network: Any) -> Iterator[str]:
 
 
 def _shares(weights: Tensor) -> Tensor:
-    """Of what the keys get: some models return weights without the share of their sink."""
+    """Weights as shares of what the keys get: some models return them without the share of their sink."""
     return weights / weights.sum(-1, keepdim=True).clamp_min(1e-30)
 
 

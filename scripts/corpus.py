@@ -75,7 +75,7 @@ def token_stream(texts: list[str], tokenizer: Any) -> np.ndarray:
 
 
 class Stage(NamedTuple):
-    """From which batch on, how long its windows are, and in which share of its rows a passage comes twice."""
+    """First batch of a stage, the length of its windows, and the share of rows in which a passage comes twice."""
 
     first: int
     length: int

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from drawings import save
+
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 1280
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-dev-shm-usage"]
@@ -92,14 +94,14 @@ def browsing() -> Iterator[Callable[[], Any]]:
 
 
 def sparse_attention(_sources: Sources, picture: Path) -> None:
-    """From the stored lines of `make bench ARGS="--part sparse"`, which takes an hour."""
+    """Chart of the stored lines of `make bench ARGS="--part sparse"`, which takes an hour."""
     measured = ROOT / "benchmarks" / "sparse_attention.jsonl"
     script = [sys.executable, str(ROOT / "benchmarks" / "figure.py"), str(measured), str(picture)]
     subprocess.run(script, check=True)
 
 
 def curve_of_the_card(_sources: Sources, picture: Path) -> None:
-    """From the table of the model card, which holds every point of the training run."""
+    """Curve of the table of the model card, which holds every point of the training run."""
     from model_card import draw_curve
 
     card = (ROOT / "src" / "abbe" / "embedded" / "MODEL_CARD.md").read_text(encoding="utf-8")
@@ -109,7 +111,6 @@ def curve_of_the_card(_sources: Sources, picture: Path) -> None:
     draw_curve([dict(zip(names, map(float, row), strict=True)) for row in rows], picture)
 
 
-def equal_selectivity(_sources: Sources, picture: Path) -> None:
-    from abbe.views import equal_selectivity_chart
-
-    equal_selectivity_chart().save(picture)
+def drawing(name: str) -> Callable[[Sources, Path], None]:
+    """A diagram, or a chart of a formula."""
+    return lambda _sources, picture: save(name, picture)

@@ -58,7 +58,7 @@ class KneserNey:
             self.orders.insert(0, self._order(grams, counts))
 
     def probability(self, context: np.ndarray, tokens: np.ndarray) -> np.ndarray:
-        """Of tokens (n,) after contexts (n, m), the latest token of a context last; only the last order - 1 count."""
+        """Probability of tokens (n,) after contexts (n, m), the latest token last; only the last order - 1 count."""
         context = context[:, max(0, context.shape[1] - self.order + 1) :].astype(np.int64)
         likely = np.full(len(tokens), 1 / self.vocabulary)
         before = np.zeros(len(tokens), dtype=np.int64)

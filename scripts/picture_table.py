@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from draw_pictures import Sources, curve_of_the_card, equal_selectivity, file_of, screen, sparse_attention
+from draw_pictures import Sources, curve_of_the_card, drawing, file_of, screen, sparse_attention
+from drawings import DRAWINGS
 
 FIGURES = ("2a", "2b", "2c", "3", "4", "drift")
 EXAMPLES = {
@@ -58,6 +59,7 @@ RUNS = {
         ),
         "40 s",
     ),
+    "calibrate": Run(("abbe calibrate --with entmax:alpha=1.5 --finetune 30 --out {here}",), "1 min"),
     "verify": Run(("abbe verify --figures {here}",), "1 min"),
     "reproduce": Run(("abbe reproduce --out {here}",), "2 min"),
     "lab": Run(
@@ -100,5 +102,6 @@ PICTURES = (
     Picture("sparse_attention.svg", None, sparse_attention, "benchmarks/sparse_attention.jsonl"),
     Picture("embedded_loss.svg", None, curve_of_the_card, "src/abbe/embedded/MODEL_CARD.md"),
     Picture("verify.svg", "verify", file_of("verify.svg")),
-    Picture("equal_selectivity.svg", None, equal_selectivity, "nothing: a formula"),
+    Picture("calibration.svg", "calibrate", file_of("figures/calibration.svg")),
+    *(Picture(f"{name}.svg", None, drawing(name), "nothing: drawn by scripts/drawings.py") for name in DRAWINGS),
 )

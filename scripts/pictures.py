@@ -37,7 +37,7 @@ def measure(name: str, folder: Path) -> None:
         if words[:2] == ["abbe", "export"] and Path(words[-1]).is_dir():
             continue  # an export wants a new folder
         program = ["-m", "abbe", *words[1:], "--quiet"] if words[0] == "abbe" else words
-        if command.startswith(("abbe train", "abbe reproduce")):
+        if command.startswith(("abbe train", "abbe reproduce", "abbe calibrate")):
             program += ["--figures", str(folder / "figures")]
         print(f"{name}: {' '.join(words)}", flush=True)
         subprocess.run([sys.executable, *program], cwd=ROOT, env=environment, check=True)

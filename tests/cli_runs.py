@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import webbrowser
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,8 @@ import typer
 from typer.testing import CliRunner, Result
 
 import abbe
-from abbe import cli, studies, views
+from abbe import cli
 
-PLACED = {"device": "cpu", "dtype": "float32", "device_map": None}  # what every study of a model is given by default
 COMMANDS = (
     *("report", "reproduce", "diagnose", "capacity", "compare", "diff"),
     *("calibrate", "lift", "export", "watch", "train temperature", "train length", "train recall", "train text"),
@@ -70,27 +68,3 @@ class StandIn(abbe.Result):
 
     def _files(self) -> dict[str, bytes | str]:
         return {}
-
-
-def stand_in(
-    monkeypatch: pytest.MonkeyPatch, study: str, content: dict[str, Any], *, view: str = "", file: str = ""
-) -> dict[str, Any]:
-    """A study that measures nothing, and its views: what the study is asked for, what is drawn and opened."""
-    requests: dict[str, Any] = {}
-    result, view = StandIn(study, content), view or study
-
-    def measure(model: str, text: list[str] | None, **options: Any) -> StandIn:
-        requests.update(options, model=model, text=text)
-        options["folder"].mkdir(parents=True, exist_ok=True)
-        result.file = options["folder"] / file  # type: ignore[attr-defined]
-        return result
-
-    def save(shown: StandIn, folder: Path) -> None:
-        assert shown is result
-        requests["figures"] = folder
-
-    monkeypatch.setattr(studies, study, measure)
-    monkeypatch.setattr(views, f"{view}_table", lambda shown: "THE TABLE" * (shown is result))
-    monkeypatch.setattr(views, "save_figures", save)
-    monkeypatch.setattr(webbrowser, "open", lambda address: requests.update(opened=address) or True)
-    return requests

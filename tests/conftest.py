@@ -139,9 +139,9 @@ def sparse_calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     names: list[str] = []
     attend = sparse_op.attend
 
-    def spy(settings: Any, *rest: Any) -> Any:
-        names.append(settings.name)
-        return attend(settings, *rest)
+    def spy(rule: Any, *rest: Any) -> Any:
+        names.append(rule.normalizer)
+        return attend(rule, *rest)
 
     monkeypatch.setattr(sparse_op, "attend", spy)
     return names

@@ -47,11 +47,6 @@ def test_submodules_are_found_on_first_use() -> None:
     assert set(names) <= set(dir(abbe))
 
 
-@pytest.mark.parametrize("name", ["words.columns.list_tables", "words.files.list_files"])
-def test_documented_lists_are_found_after_the_import(name: str) -> None:
-    assert in_a_fresh_process(f"import abbe; print(len(abbe.{name}()) > 0)") == "True"
-
-
 def test_star_import_gives_the_public_names() -> None:
     """In this process: that each name can be looked up in a fresh one, test_extras.py shows."""
     space: dict[str, object] = {}

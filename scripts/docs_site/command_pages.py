@@ -36,7 +36,7 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 
 def command_pages() -> dict[str, str]:
-    """By path; the index shows them by their panels."""
+    """Pages by path; the index shows them by their panels."""
     pages = {f"commands/{name.replace(' ', '-')}.md": _page(name, command) for name, command in commands()}
     top: Any = typer.main.get_command(cli.app)
     panels: dict[str, list[tuple[str, str]]] = {}
@@ -132,6 +132,6 @@ def _row(name: str, command: Any) -> tuple[str, str]:
 
 
 def _paragraphs(command: Any) -> list[str]:
-    """Of the help; names in bold are options or commands."""
+    """Paragraphs of the help; names in bold are options or commands."""
     text = re.sub(r"\[bold\](.*?)\[/\]", r"`\1`", inspect.cleandoc(str(command.help or "")))
     return [cell(part) for part in text.split("\n\n")]

@@ -12,7 +12,7 @@ _DOCTEST = re.compile(r"^( *)>>> .*(?:\n\1(?! *$).+)*", re.MULTILINE)  # up to a
 
 
 class Doctests(Extension):
-    """For mkdocstrings: changes the docstring of every object before it is read."""
+    """Extension of mkdocstrings that changes the docstring of every object before it is read."""
 
     def on_object(self, *, obj: Object, **_more: Any) -> None:
         if obj.docstring is not None:
@@ -20,6 +20,6 @@ class Doctests(Extension):
 
 
 def fenced(docstring: str) -> str:
-    """Between fences, nothing in a doctest is taken for markup."""
+    """Docstring with its doctests between fences, where nothing is taken for markup."""
     titled = _TITLE.sub(r"\1Examples:", docstring)
     return _DOCTEST.sub(lambda match: f"{match[1]}```pycon\n{match[0]}\n{match[1]}```", titled)

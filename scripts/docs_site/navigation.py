@@ -1,4 +1,4 @@
-"""The navigation: four groups; pages of the reference and of the examples enter by themselves."""
+"""The navigation: six groups; pages of the reference and of the examples enter by themselves."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Any
 
 START = ["index.md", "gallery.md"]
-MORE = ["other-tools.md", "changelog.md"]
+MORE = ["other-tools.md", "contributing.md", "changelog.md"]
 HOW_TO = (
-    *("report", "measuring", "normalizers", "swapping", "comparing", "calibrating", "lifting", "lifting-by-hand"),
-    *("exporting", "capacity", "diff", "training", "scale", "entmax"),
+    *("report", "measuring", "normalizers", "swapping", "comparing", "calibrating", "lifting", "exporting"),
+    *("capacity", "diff", "training", "scale", "tap", "entmax"),
 )
 EXPLANATION = (
     *("measures", "intervals", "theory", "reproducing", "report-rules", "normalizers", "comparing", "capacity"),
-    *("lab", "precision", "cost", "run-folders"),
+    *("lifting", "lab", "monitoring", "precision", "cost", "run-folders", "architecture"),
 )
+RESULTS = ("reproducing", "normalizers", "capacity", "lifting", "lifting-by-hand", "lab", "speed")
 _REGISTRIES = (
-    *("normalizers", "measures", "columns", "files", "training", "statements", "architectures", "embedded-model"),
+    *("normalizers", "measures", "columns", "files", "training", "statements", "proofs", "architectures"),
+    "embedded-model",
 )
 
 
@@ -26,8 +28,11 @@ def navigation(docs: Path, reference: Iterable[str]) -> list[Any]:
     pages = list(reference)
     examples = sorted(path.relative_to(docs).as_posix() for path in (docs / "examples").rglob("*.md"))
     return [
-        {"Start": [*START, *([{"Examples": examples}] if examples else []), *MORE]},
+        {"Start": [*START, *MORE]},
+        {"Examples": examples},
         {"How-to": _in_order("how-to", HOW_TO, docs)},
+        {"Explanation": _in_order("explanation", EXPLANATION, docs)},
+        {"Results": _in_order("results", RESULTS, docs)},
         {
             "Reference": [
                 "reference/index.md",
@@ -41,12 +46,11 @@ def navigation(docs: Path, reference: Iterable[str]) -> list[Any]:
                 *(f"reference/{name}.md" for name in _REGISTRIES),
             ]
         },
-        {"Explanation": [*_in_order("explanation", EXPLANATION, docs), "speed.md"]},
     ]
 
 
 def _in_order(folder: str, names: Iterable[str], docs: Path) -> list[str]:
-    """Those named first; a page that nobody has named yet stands at the end."""
+    """Pages of a folder: those named first, in this order, then all others."""
     there = sorted(path.stem for path in (docs / folder).glob("*.md"))
     listed = [name for name in names if name in there]
     return [f"{folder}/{name}.md" for name in [*listed, *(name for name in there if name not in listed)]]

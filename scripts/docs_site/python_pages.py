@@ -8,7 +8,6 @@ from types import ModuleType
 from .markdown import page
 
 PACKAGES = ("normalizers", "measures", "bounds", "models", "studies", "training", "results", "views", "entmax")
-_WORDS = ("words.columns", "words.files")
 _GROUPS = {
     "studies": "Studies: what a command does",
     "models": "Models and text",
@@ -21,7 +20,7 @@ _GROUPS = {
 def python_pages() -> dict[str, str]:
     top = importlib.import_module("abbe")
     pages = {"python/abbe.md": page("abbe", "`import abbe` gives these names.", *_top(top))}
-    for name in (*PACKAGES, *_WORDS):
+    for name in PACKAGES:
         package = importlib.import_module(f"abbe.{name}")
         pages[f"python/{name}.md"] = page(f"abbe.{name}", *_package(package, set(top.__all__)))
     return pages

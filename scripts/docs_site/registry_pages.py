@@ -10,9 +10,8 @@ import abbe
 from abbe.bounds import catalogue
 from abbe.measures import GROUPS, list_measures, list_tests
 from abbe.normalizers import usual_specs
+from abbe.studies import list_results
 from abbe.training import list_quantities, list_rules
-from abbe.words.columns import list_tables
-from abbe.words.files import list_files
 
 from .markdown import cell, code, page, papers, sentence, table
 
@@ -98,16 +97,16 @@ def measures_page() -> str:
 
 def columns_page() -> str:
     parts = []
-    for study, tables in groupby(list_tables(), lambda one: one.study):
+    for study, result in list_results().items():
         parts.append(f"## abbe {study}")
-        for one in tables:
+        for name, frame in result.frames().items():
             rows = [
                 (", ".join(code(name) for name in column.names), cell(sentence(_without_braces(column.meaning))))
-                for column in one.columns
+                for column in frame.columns
             ]
             parts += [
-                f"### {code('.' + one.name)}",
-                f"A row is {cell(one.rows)}.",
+                f"### {code('.' + name)}",
+                f"A row is {cell(frame.rows)}.",
                 table(("column", "what it is"), rows),
             ]
     return page(
@@ -124,8 +123,8 @@ def _without_braces(meaning: str) -> str:
 
 def files_page() -> str:
     parts = []
-    for study, files in groupby(list_files(), lambda one: one.study):
-        rows = [(code(one.name), cell(sentence(one.meaning))) for one in files]
+    for study, result in list_results().items():
+        rows = [(code(name), cell(sentence(meaning))) for name, meaning in result.list_files().items()]
         parts += [f"## abbe {study}", table(("file", "what it holds"), rows)]
     return page(
         "Files",
@@ -152,7 +151,7 @@ def training_page() -> str:
             code(one.name),
             cell(sentence(one.fires)),
             cell(sentence(one.again)),
-            papers(one.source).replace(_LAB, f"[{_LAB}](../explanation/lab.md#which-quantity-warns)"),
+            papers(one.source).replace(_LAB, f"[{_LAB}](../results/lab.md#which-quantity-warns)"),
         )
         for one in list_rules()
     ]
@@ -184,8 +183,8 @@ def statements_page() -> str:
         parts += [f"## {sentence(section)}", table(("name", "statement", "status", "source", "assumptions"), rows)]
     return page(
         "Statements",
-        "What `abbe verify` checks, on random draws and by gradient ascent. [Theory](../explanation/theory.md) has the "
-        "proofs.",
+        "What `abbe verify` checks, on random draws and by gradient ascent. [Proofs](proofs.md) has them, "
+        "[theory](../explanation/theory.md) what they mean.",
         *parts,
     )
 

@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import textwrap
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -62,13 +63,15 @@ class Option:
 
 @dataclass(frozen=True)
 class Described:
-    """What help says about a study."""
+    """What help says about a study or another command: the text before the sections of its docstring, and those."""
 
-    summary: str
+    text: str
     options: tuple[Option, ...]
     examples: tuple[str, ...] = ()
 
 
+# No study, but its result is opened like theirs.
+MONITOR = Declared("Monitor", "Training", "abbe.training", "watch", "models")
 registered: dict[str, Declared] = {}  # studies of other packages, by function; `runs.study` adds them
 
 
@@ -93,9 +96,18 @@ def studies() -> dict[str, Declared]:
     return _built_in() | registered
 
 
+def names() -> dict[str, tuple[str, str]]:
+    """Module and extra of every study and result, by name."""
+    declared = studies().values()
+    results = {study.result: (study.module, "models") for study in declared}
+    return results | {study.function: (study.module, study.extra) for study in declared}
+
+
 def described(study: Declared) -> Described:
     """Signature and docstring of a study, without importing its module."""
-    tree = ast.parse(_source(study))
+    # What stands below the function is not parsed: that would take most of the time of `abbe --help`.
+    above = re.compile(rf".*?^def {study.function}\(.*?(?=^[@\w#]|\Z)", re.DOTALL | re.MULTILINE).match(_source(study))
+    tree = ast.parse(above[0] if above else "")
     constants = {
         target.id: node.value
         for node in tree.body
@@ -104,22 +116,35 @@ def described(study: Declared) -> Described:
         if isinstance(target, ast.Name)
     }
     function = next(x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef) and x.name == study.function)
-    doc = ast.get_docstring(function) or ""
-    meanings = _section(doc, "Args")
     arguments = function.args
     pairs = [
         *zip(arguments.args[::-1], arguments.defaults[::-1], strict=False),  # defaults belong to the last ones
         *((x, default) for x, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default),
     ]
     defaults = {argument.arg: _value(default, constants) for argument, default in pairs}
-    options = tuple(
-        Option(
-            x.arg, ast.unparse(x.annotation) if x.annotation else "", defaults.get(x.arg, ...), meanings.get(x.arg, "")
-        )
+    parameters = [
+        (x.arg, ast.unparse(x.annotation) if x.annotation else "", defaults.get(x.arg, ...))
         for x in (*arguments.args, *arguments.kwonlyargs)
+    ]
+    return _described(ast.get_docstring(function) or "", parameters)
+
+
+def described_function(function: Callable[..., Any]) -> Described:
+    """The same of a function of the command line itself; `**options` are described elsewhere."""
+    parameters = [
+        (x.name, str(x.annotation), ... if x.default is x.empty else x.default)
+        for x in inspect.signature(function).parameters.values()
+        if x.kind is not x.VAR_KEYWORD
+    ]
+    return _described(inspect.getdoc(function) or "", parameters)
+
+
+def _described(doc: str, parameters: Iterable[tuple[str, str, Any]]) -> Described:
+    meanings = _section(doc, "Args")
+    options = tuple(Option(*parameter, meanings.get(parameter[0], "")) for parameter in parameters)
+    return Described(
+        re.split(r"\n*^\w+:$", doc, maxsplit=1, flags=re.MULTILINE)[0], options, tuple(_lines(doc, "Commands"))
     )
-    summary = " ".join(doc.partition("\n\n")[0].split())
-    return Described(summary, options, tuple(_lines(doc, "Commands")))
 
 
 def _source(study: Declared) -> str:
@@ -137,20 +162,16 @@ def _value(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
 
 
 def _lines(doc: str, section: str) -> list[str]:
-    """The lines of a section of a docstring, without their indentation."""
+    """The lines of a section of a docstring; deeper ones continue the line before."""
     match = re.search(rf"^{section}:\n((?:[ ]{{4}}.*\n?|\n)+)", doc, re.MULTILINE)
-    return [] if match is None else [line for line in textwrap.dedent(match[1]).splitlines() if line.strip()]
+    text = "" if match is None else textwrap.dedent(match[1])
+    return [line for line in re.sub(r"\n +", " ", text).splitlines() if line]
 
 
 def _section(doc: str, section: str) -> dict[str, str]:
-    """Meanings by name; several names may share one: "low, high: ...", and a meaning may go on in deeper lines."""
+    """Meanings by name; several names may share one: "low, high: ..."."""
     meanings: dict[str, str] = {}
-    names: list[str] = []
     for line in _lines(doc, section):
-        if line.startswith(" "):
-            meanings |= {name: f"{meanings[name]} {line.strip()}" for name in names}
-        else:
-            listed, _, meaning = line.partition(": ")
-            names = listed.split(", ")
-            meanings |= dict.fromkeys(names, meaning)
+        names, _, meaning = line.partition(": ")
+        meanings |= dict.fromkeys(names.split(", "), meaning)
     return meanings

@@ -13,8 +13,8 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,60 +32,31 @@ def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+def file_sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def is_unfinished(path: Path) -> bool:
     """Whether `write_whole` left this file behind when its process was killed."""
     return _UNFINISHED.fullmatch(path.name) is not None
 
 
-@contextmanager
-def _unfinished(path: Path) -> Iterator[Path]:
-    """A unique name to write under, removed at the end."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
-    try:
-        yield unfinished
-    except OSError as error:
-        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from None
-    finally:
-        with suppress(OSError):
-            unfinished.unlink()
-
-
 def write_whole(path: Path, content: bytes | str, durable: bool = True) -> None:
     """Write a file atomically. Unless durable, a power failure may damage it: its checksum will show."""
-    with _unfinished(path) as unfinished:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.part")
+    try:
         with open(unfinished, "wb") as file:
             file.write(content if isinstance(content, bytes) else content.encode())
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
         unfinished.replace(path)
-
-
-def write_once(path: Path, content: bytes | str) -> bool:
-    """Write a file atomically unless it exists, and return whether it was written. Of several processes one wins.
-
-    By a link and not by a lock, which NFS may lose.
-    """
-    plain = content if isinstance(content, bytes) else content.encode()
-    with _unfinished(path) as unfinished:
-        unfinished.write_bytes(plain)
-        try:
-            os.link(unfinished, path)
-        except FileExistsError:
-            # When a reply was lost, NFS asks again and then finds its own link.
-            return unfinished.stat().st_nlink == 2
-        except OSError:  # a file system without links
-            return _write_exclusively(path, plain)
-    return True
-
-
-def _write_exclusively(path: Path, content: bytes) -> bool:
-    try:
-        with open(path, "xb") as file:
-            file.write(content)
-    except FileExistsError:
-        return False
-    return True
+    except OSError as error:
+        raise CannotWrite(f"cannot write {path}: {error.strerror or error}") from None
+    finally:
+        with suppress(OSError):
+            unfinished.unlink()
 
 
 def write_json(
@@ -101,18 +72,9 @@ def write_json(
     block: dict[str, Any] = {key: name for key, name in (("run", run), ("part", part)) if name}
     if files:
         block["files"] = {name: sha256(read_bytes(path.parent / name)) for name in files}
-    write_whole(path, _sealed(content, block), durable)
-
-
-def write_json_once(path: Path, content: Mapping[str, Any]) -> bool:
-    """Write an object with its checksum unless the file exists, and return whether it was written."""
-    return write_once(path, _sealed(content, {}))
-
-
-def _sealed(content: Mapping[str, Any], block: Mapping[str, Any]) -> str:
     plain = json.loads(json.dumps(content))  # with keys as text, as it will be read
-    sealed = plain | {CHECKED: dict(block) | {"sha256": _sum_of(plain, block)}}
-    return json.dumps(sealed, indent=1) + "\n"
+    sealed = plain | {CHECKED: block | {"sha256": _sum_of(plain, block)}}
+    write_whole(path, json.dumps(sealed, indent=1) + "\n", durable)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ._errors import AbbeError
@@ -20,7 +22,10 @@ EXTRAS = {
     "report": ("altair", "jinja2", "vl_convert"),
 }
 ALL = "all"
-Names = Mapping[str, Mapping[str, Sequence[str]]]  # by extra ("" for none), then by module
+Getter = Callable[[str], Any]
+Lister = Callable[[], list[str]]
+Declared = Callable[[], Mapping[str, tuple[str, str]]]  # module and extra by name
+_STUB = re.compile(r"^# needs (?P<extra>\w+)$|^from (?P<module>\S+) import (?P<names>\([^)]*\)|.*)$", re.MULTILINE)
 
 
 class MissingExtraError(AbbeError):
@@ -46,28 +51,41 @@ def _installed(package: str) -> bool:
 
 
 def later(
-    package: str, names: Names, modules: Sequence[str] = ()
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """`__getattr__` and `__dir__` of a package whose names, and some of whose modules, are imported on first use."""
-    places = {
-        name: (extra, module)
-        for extra, by_module in names.items()
-        for module, several in by_module.items()
-        for name in several
-    }
+    package: str, file: str, modules: Sequence[str] = (), declared: Declared = dict
+) -> tuple[Getter, Lister, list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package whose names are imported on first use.
+
+    Args:
+        package: its `__name__`.
+        file: its `__init__.py`; the stub beside it lists the names.
+        modules: of the package that are imported on first use, too.
+        declared: more names, with their modules and extras; asked only for names that the stub lacks.
+    """
+    listed = read_stub(Path(file).with_suffix(".pyi"))
 
     def get(name: str) -> Any:
         if name in modules:
             return importlib.import_module(f"{package}.{name}")
-        if name not in places:
+        place = listed.get(name) or declared().get(name)
+        if place is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        extra, module = places[name]
+        module, extra = place
         need(f"{package}.{name}", extra)
         value = getattr(importlib.import_module(module, package), name)
         setattr(sys.modules[package], name, value)  # so that this is called only once per name
         return value
 
-    def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *places, *modules})
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *listed, *declared(), *modules})
 
-    return get, listed
+    return get, names, list(listed)
+
+
+def read_stub(stub: Path) -> dict[str, tuple[str, str]]:
+    """Module and extra by name."""
+    names, extra = {}, ""
+    for match in _STUB.finditer(stub.read_text("utf-8")):
+        extra = match["extra"] or extra
+        for name in re.findall(r"\w+ as (\w+)", match["names"] or ""):
+            names[name] = match["module"], extra
+    return names

@@ -105,8 +105,8 @@ def blocks(length: int, **options: Any) -> list[int]:
     """How many pairs of a query and a key each block computes."""
     q, k, v = (torch.empty(2, length, 8) for _ in range(3))
     rule, inputs = public._checked(q, k, v, "softmax", Options(**options))
-    call = engine.Call(rule, engine.best_block_size(rule, inputs), 0)
-    pairs = [(block.queries, block.keys) for block in engine.blocks(call, inputs)]
+    size = engine.best_block_size(rule, inputs)
+    pairs = [(block.queries, block.keys) for block in engine.blocks(rule, inputs, size)]
     return [(queries.stop - queries.start) * (keys.stop - keys.start) for queries, keys in pairs]
 
 

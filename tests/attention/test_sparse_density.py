@@ -21,9 +21,9 @@ def sparse_heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     real = sparse_op.attend
 
-    def spy(settings: object, seed: int, tensors: sparse_op.Tensors, limit: int) -> object:
-        seen.append(tensors.q.shape[1])
-        return real(settings, seed, tensors, limit)
+    def spy(rule: object, inputs: sparse_op.Inputs, limit: int) -> object:
+        seen.append(inputs.q.shape[1])
+        return real(rule, inputs, limit)
 
     monkeypatch.setattr(sparse_op, "attend", spy)
     return seen

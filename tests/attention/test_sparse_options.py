@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
+from abbe._attention import sparse_forward as call
 from abbe._attention.attend import _blockwise, _sparse
-from abbe._attention.sparse import forward as call
 
 # Each map is a kernel to compile: the quick tier has one threshold, with learned values or without, and one selection.
 SPECS = ("entmax:alpha=1.5", "scaled:of=entmax:alpha=1.5,t=-0.3,learn=true,heads={heads}", "topk:k=3")

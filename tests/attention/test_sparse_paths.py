@@ -17,9 +17,10 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
+from abbe._attention import sparse as op
+from abbe._attention import sparse_backward as backward
+from abbe._attention import sparse_forward as call
 from abbe._attention.attend import _blockwise, _sparse, attention
-from abbe._attention.sparse import backward, forward, op
-from abbe._attention.sparse import forward as call
 from abbe._kernels import switch
 
 SPEC = "entmax:alpha=1.5"
@@ -41,9 +42,9 @@ def supports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     seen: list[int] = []
     real = backward.gradients
 
-    def spy(settings: Any, seed: Any, grad: Any, tensors: Any, kept: Any, needed: Any) -> Any:
+    def spy(rule: Any, grad: Any, inputs: Any, kept: Any, needed: Any) -> Any:
         seen.append(len(kept))
-        return real(settings, seed, grad, tensors, kept, needed)
+        return real(rule, grad, inputs, kept, needed)
 
     monkeypatch.setattr(op, "gradients", spy)
     return seen
@@ -213,7 +214,7 @@ def test_memory_is_the_support_and_a_block() -> None:
         attention(q, k, v, SPEC)
     count = int((attention(q, k, v, SPEC, return_weights=True)[1] > 0).sum())
     assert sum(saved) < 10 * count + 4 * q.untyped_storage().nbytes() < 0.2 * 4 * 2 * length**2
-    assert forward.SCORE_BYTES <= 4 * 2**20
+    assert call.SCORE_BYTES <= 4 * 2**20
 
 
 @pytest.mark.slow
@@ -284,7 +285,7 @@ def test_without_kernels_full_rows_are_taken(supports: list[int], monkeypatch: p
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("setting", "broken", "said"),
-    [("off", "", "0 False"), ("on", "import abbe._kernels.entries as e; e.entry = lambda *a: 1 / 0", "1 True")],
+    [("off", "", "0 False"), ("on", "import abbe._kernels.compiled as e; e.entry = lambda *a: 1 / 0", "1 True")],
 )
 def test_without_kernels_full_rows_answer(setting: str, broken: str, said: str) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ABBE_KERNELS": setting}

@@ -65,17 +65,6 @@ def test_absent_keys_are_removed_keys(case: Placed, seed: int) -> None:
             close(one, two, atol=1e-11)
 
 
-def test_batches_are_rows() -> None:
-    generator = torch.Generator().manual_seed(0)
-    a = torch.softmax(torch.randn(3, 2, 6, generator=generator, dtype=torch.float64), -1)
-    x, n = torch.randn(3, 2, 6, 4, generator=generator, dtype=torch.float64), torch.tensor([[1, 2], [3, 4], [5, 6]])
-    errors = bounds.truncation_errors(a, x, n)
-    for i in range(3):
-        for j in range(2):
-            for many, one in zip(errors, bounds.truncation_errors(a[i, j], x[i, j], int(n[i, j])), strict=True):
-                close(many[i, j], one)
-
-
 def test_errors_can_be_differentiated() -> None:
     generator = torch.Generator().manual_seed(3)
     logits = torch.randn(5, generator=generator, dtype=torch.float64, requires_grad=True)

@@ -106,15 +106,6 @@ def test_p12_theorem_1_equality_for_identical_vectors(case: Placed) -> None:
     close(bounds.distance_bound(case.a, equal, case.n), bounds.distance(case.a, equal, case.n), atol=1e-11)
 
 
-@pytest.mark.parametrize("keys", [10, 100])
-def test_theorem_1_with_a_root_is_false(keys: int) -> None:
-    a = torch.cat([tensor(0.5), torch.full((keys - 1,), 0.5 / (keys - 1), dtype=torch.float64)])
-    x = torch.ones(keys, 2, dtype=torch.float64)
-    close(bounds.distance(a, x, 1), (keys - 2) / 2 * math.sqrt(2))
-    close(bounds.distance_bound_root_paper(a, x, 1), math.sqrt((keys - 2) / 2) * math.sqrt(2))
-    assert float(bounds.distance(a, x, 1)) > 1.9 * float(bounds.distance_bound_root_paper(a, x, 1))
-
-
 @given(placed(), st.data())
 def test_net_distance_bound_for_any_set(case: Placed, data: st.DataObject) -> None:
     subset = data.draw(st.sets(st.integers(0, case.keys - 1), min_size=1))
@@ -185,13 +176,6 @@ def test_p14_equality_when_the_subset_does_not_matter(case: Placed) -> None:
     close(low, mean_over_subsets(Placed(a, x, case.n), plain_distance), atol=1e-7)
 
 
-def test_theorem_1_for_random_sets_is_false_without_epsilon() -> None:
-    """y = (0, 1, -1), N = 1: from the middle the others cancel in the mean, but not in the distance."""
-    a, x = tensor(0.5, 0.25, 0.25), tensor([0.0], [4.0], [-4.0])
-    close(bounds.expected_distance_exact(a, x, 1), 8 / 3)
-    close(bounds.expected_distance_bound_paper(a, x, 1), 2.0)
-
-
 @pytest.mark.parametrize("lean", [0.0, 1.0])
 def test_the_distance_does_not_collapse_when_n_grows_with_the_row(lean: float) -> None:
     generator, distances = torch.Generator().manual_seed(0), []
@@ -235,25 +219,6 @@ def drawn(seed: int = 0, *batch: int, keys: int = 6, width: int = 3) -> tuple[Te
     generator = torch.Generator().manual_seed(seed)
     a = torch.softmax(torch.randn(*batch, keys, generator=generator, dtype=torch.float64), -1)
     return a, torch.randn(*batch, keys, width, generator=generator, dtype=torch.float64)
-
-
-def test_batches_are_rows() -> None:
-    a, x = drawn(1, 3, 2)
-    n = torch.tensor([[1, 2], [3, 4], [5, 6]])
-    mask = torch.rand(3, 2, 6, generator=torch.Generator().manual_seed(2)) < 0.7
-    mask[..., 0] = True
-    few = torch.minimum(n, mask.sum(-1))
-    for function in PLACED_FUNCTIONS:
-        whole, masked, shared = function(a, x, n), function(a, x, few, mask=mask), function(a, x[0, 0], 2)
-        for i in range(3):
-            for j in range(2):
-                close(whole[..., i, j], function(a[i, j], x[i, j], int(n[i, j])))
-                close(masked[..., i, j], function(a[i, j], x[i, j], int(few[i, j]), mask=mask[i, j]))
-                close(shared[..., i, j], function(a[i, j], x[0, 0], 2))
-    exact = bounds.expected_distance_exact(a, x, 2)
-    close(exact[1, 1], bounds.expected_distance_exact(a[1, 1], x[1, 1], 2))
-    ceiling = bounds.expected_distance_ceiling(n, x.norm(dim=-1).amax(-1))
-    close(ceiling[2, 0], bounds.expected_distance_ceiling(5, float(x[2, 0].norm(dim=-1).max())))
 
 
 def test_distances_can_be_differentiated() -> None:

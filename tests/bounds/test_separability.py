@@ -272,47 +272,6 @@ def test_absent_keys_are_removed_keys(case: Placed, seed: int) -> None:
                 close(one, two)
 
 
-def test_batches_are_rows() -> None:
-    generator = torch.Generator().manual_seed(5)
-    a = torch.softmax(torch.randn(3, 2, 8, generator=generator, dtype=torch.float64), -1)
-    x = torch.randn(3, 2, 8, 3, generator=generator, dtype=torch.float64)
-    n, radius = torch.tensor([[1, 2], [3, 4], [5, 6]]), torch.rand(3, 2, generator=generator, dtype=torch.float64)
-    for i in range(3):
-        for j in range(2):
-            one = a[i, j], x[i, j], int(n[i, j])
-            for many, few in (
-                (bounds.separability(a, x, n), bounds.separability(*one)),
-                (bounds.separability(a, x, n, radius), bounds.separability(*one, float(radius[i, j]))),
-                (bounds.precision_recall(a, x, n), bounds.precision_recall(*one)),
-                (bounds.precision_recall(a, x, n, "cosine"), bounds.precision_recall(*one, "cosine")),
-            ):
-                for value, wanted in zip(many, few, strict=True):
-                    close(value[i, j].double(), wanted.double(), rel=1e-6)
-
-
-@pytest.mark.parametrize("shape", [(3, 4), (2, 2), (2, 3, 4)])
-def test_sphere_bounds_take_one_radius_dimension_and_norm_a_row(shape: tuple[int, ...]) -> None:
-    generator = torch.Generator().manual_seed(6)
-    a = torch.softmax(torch.randn(*shape, generator=generator, dtype=torch.float64), -1)
-    radius, norm, apart = 0.3 + torch.rand(3, *shape[:-1], generator=generator, dtype=torch.float64)
-    width = torch.randint(2, 9, shape[:-1], generator=generator)
-    corrected = bounds.sphere_separability_bounds(a, radius, width, norm)
-    paper = bounds.sphere_separability_bounds_paper(a, radius, apart, norm)
-    for row in torch.cartesian_prod(*[torch.arange(k) for k in shape[:-1]]).view(-1, len(shape) - 1).tolist():
-        at = tuple(row)
-        r, m = float(radius[at]), float(norm[at])
-        for value, wanted in zip(
-            (*corrected, *paper),
-            (
-                *bounds.sphere_separability_bounds(a[at], r, int(width[at]), m),
-                *bounds.sphere_separability_bounds_paper(a[at], r, float(apart[at]), m),
-            ),
-            strict=True,
-        ):
-            assert value.shape == shape[:-1]
-            close(value[at], wanted)
-
-
 def test_sphere_bounds_can_be_differentiated() -> None:
     logits, radius = tensor(0.3, -1.0, 0.5, 0.1).requires_grad_(), tensor(0.62).squeeze().requires_grad_()
     for call in (

@@ -281,40 +281,6 @@ def test_a_row_of_one_key_holds_everything(spread: float) -> None:
     assert [float(side) for side in bounds.general_weight_range(1e-300, 1e300, 1)] == [1, 1]
 
 
-def test_batches_are_rows() -> None:
-    generator = torch.Generator().manual_seed(3)
-    rows = torch.randn(3, 2, 6, generator=generator, dtype=torch.float64)
-    a, n = torch.softmax(rows, -1), torch.tensor([[1, 2], [3, 4], [5, 6]])
-    spread, t = rows.amax(-1) - rows.amin(-1), 0.1 + torch.rand(3, 2, generator=generator, dtype=torch.float64)
-    keys = torch.tensor([[6, 7], [8, 9], [10, 11]])
-    low, high = bounds.weight_bounds(rows, t.unsqueeze(-1))
-    for i in range(3):
-        for j in range(2):
-            one, k, m = (spread[i, j].item(), t[i, j].item()), keys[i, j].item(), n[i, j].item()
-            close(low[i, j], bounds.weight_bounds(rows[i, j], one[1])[0], atol=0)
-            close(high[i, j], bounds.weight_bounds(rows[i, j], one[1])[1], atol=0)
-            close(bounds.top_mass(a, n)[i, j], bounds.top_mass(a[i, j], m), atol=0)
-            close(bounds.entropy(a)[i, j], bounds.entropy(a[i, j]), atol=0)
-            close(bounds.effective_number(a)[i, j], bounds.effective_number(a[i, j]), atol=0)
-            assert int(bounds.entmax_contenders(rows, 1.5)[i, j]) == int(bounds.entmax_contenders(rows[i, j], 1.5))
-            for function, batched, single in (
-                (bounds.weight_range, (spread, keys, t), (one[0], k, one[1])),
-                (bounds.weight_range_paper, (spread, keys, t), (one[0], k, one[1])),
-                (bounds.general_weight_range, (t, t + spread, keys), (one[1], sum(one), k)),
-                (bounds.general_weight_range_paper, (t, t + spread, keys), (one[1], sum(one), k)),
-                (bounds.top_mass_bounds, (spread, keys, n, t), (one[0], k, m, one[1])),
-                (bounds.entropy_deficit_bound, (spread, t), one),
-                (bounds.entropy_deficit_bound_loose, (spread, t), one),
-                (bounds.effective_number_bound, (spread, keys, t), (one[0], k, one[1])),
-                (bounds.margin_needed, (keys, 0.2, t, n - (n == keys).long()), (k, 0.2, one[1], m - (m == k))),
-                (bounds.winners_mass, (spread, keys, t, n), (one[0], k, one[1], m)),
-            ):
-                many, few = function(*batched), function(*single)
-                many, few = (many, few) if isinstance(many, tuple) else ((many,), (few,))
-                for value, wanted in zip(many, few, strict=True):
-                    close(value[i, j], wanted, atol=0)
-
-
 def test_float32_stays_float32_and_whole_numbers_are_taken() -> None:
     row = torch.tensor([0.0, 1.0, 3.0])
     assert all(side.dtype == torch.float32 for side in bounds.weight_bounds(row))

@@ -11,16 +11,19 @@ from typing import Any
 import pytest
 from cli_runs import StandIn
 
+import abbe
 from abbe import studies, views
 
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Replaces a study and its views: what the study is asked for, what is drawn and opened."""
+    """Replaces a study, the terminal and figures: what the study is asked for, what is drawn and opened."""
 
-    def replace(study: str, content: dict[str, Any], *, view: str = "", file: str = "") -> dict[str, Any]:
+    def replace(study: str, content: dict[str, Any], *, file: str = "") -> dict[str, Any]:
         requests: dict[str, Any] = {}
-        result, signature = StandIn(study, content), inspect.signature(getattr(studies, study))
+        signature = inspect.signature(getattr(studies, study))
+        kind = abbe.Result.known[study.partition("_")[0]]
+        result = StandIn(kind.study, content, offers=kind.offers)
 
         def measure(**options: Any) -> StandIn:
             signature.bind(**options)  # the study takes them
@@ -34,8 +37,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
             requests["drawn in"] = folder
 
         monkeypatch.setattr(studies, study, measure)
-        monkeypatch.setattr(views, f"{view or study}_table", lambda shown: "THE TABLE" * (shown is result))
-        monkeypatch.setattr(views, "save_figures", save)
+        monkeypatch.setattr(views, "terminal", lambda shown: "THE TABLE" * (shown is result))
+        monkeypatch.setattr(views, "figures", save)
         monkeypatch.setattr(webbrowser, "open", lambda address: requests.update(opened=address) or True)
         return requests
 

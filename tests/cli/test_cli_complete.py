@@ -6,12 +6,9 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run_python
-from inside import cli_complete as _complete
-from inside import cli_names as _names
-from inside import load_module as _load
 
 import abbe
-from abbe.bounds import catalogue
+from abbe.cli import complete as _complete
 from abbe.studies import FIGURES
 
 SHELL = """
@@ -39,9 +36,8 @@ def offered(*lines: str, **variables: str) -> list[list[str]]:
 
 
 def test_names_are_those_of_the_modules() -> None:
-    assert sorted(info.name for info in abbe.list_normalizers()) == _names.normalizer_names()
-    assert [statement.name for statement in catalogue()] == list(_names.STATEMENTS)
-    assert FIGURES == _names.FIGURES
+    assert sorted(info.name for info in abbe.list_normalizers()) == _complete.normalizers("")
+    assert FIGURES == _complete.FIGURES
 
 
 def test_commands_and_options() -> None:
@@ -74,7 +70,7 @@ def test_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_completed_name_can_be_loaded() -> None:
-    assert {"embedded", *_complete.PULLABLE} == set(_load.NAMES)
+    assert set(_complete.PULLABLE) == set(abbe.models.PULLABLE)
 
 
 def test_values_of_options() -> None:
@@ -89,7 +85,6 @@ def test_values_of_options() -> None:
         "abbe train text --optimizer ": ["sgd", "adamw", "muon"],
         "abbe diagnose --with spar": ["sparsemax"],
         "abbe normalizers top": ["topk", "topp"],
-        "abbe verify spectral-": ["spectral-paper", "spectral-row-upper", "spectral-row-lower"],
         "abbe reproduce --figure 2": ["2a", "2b", "2c"],
         "abbe reproduce --figure 2a,2": ["2a,2b", "2a,2c"],
     }

@@ -41,23 +41,11 @@ BASE = {
     "cost": (studies, "cost", []),
     "doctor": (studies, "doctor", []),
 }
-ON = {
-    "report": "finished work is kept: run the same command again to resume",
-    "reproduce": "finished work is kept: run the same command again to resume",
-    "diagnose": "finished work is kept: run the same command again to resume",
-    "capacity": "finished work is kept: run the same command again to resume",
-    "compare": "finished work is kept: run the same command again to resume",
-    "calibrate": "finished work is kept: run the same command again to resume",
-    "merge": "finished work is kept: run the same command again to resume",
-    "lift": "finished work is kept: run the same command again to resume",
-    "diff": "finished work is kept: run the same command again to resume",
-    "export": "nothing was left behind, the same command starts again",
-    **{
-        f"train {name}": "finished work is kept: run the same command again to resume"
-        for name in ("temperature", "length", "recall", "text")
-    },
-    "pull": "nothing was left behind, the same command starts again",
-}
+ON = dict.fromkeys(BASE, "finished work is kept: run the same command again to resume")
+ON |= dict.fromkeys(("export", "pull"), "nothing was left behind, the same command starts again")
+ON |= dict.fromkeys(
+    ("watch", "verify", "normalizers", "cost", "doctor"), "nothing was kept, the same command starts again"
+)
 
 
 def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException) -> list[str]:
@@ -68,9 +56,6 @@ def failing(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException)
 
     module, name, arguments = BASE[command]
     monkeypatch.setattr(module, name, fail, raising=False)
-    if command == "report":
-        for view in ("page_of", "report_table", "save_figures"):
-            monkeypatch.setattr(f"abbe.views.{view}", fail, raising=False)
     return [*command.split(), *arguments]
 
 
@@ -133,7 +118,7 @@ def test_stopped(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert run_main(monkeypatch, *arguments) == 130
     output = capsys.readouterr()
     assert output.out == ""
-    assert output.err == f"abbe: stopped; {ON.get(command, 'nothing was kept, the same command starts again')}\n"
+    assert output.err == f"abbe: stopped; {ON[command]}\n"
 
 
 def test_a_real_signal_is_reported_the_same_way() -> None:

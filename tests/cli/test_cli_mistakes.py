@@ -10,7 +10,6 @@ from typing import NamedTuple
 import huggingface_hub
 import pytest
 from cli_runs import run_main
-from inside import cli_options as _options
 
 pytest_plugins = ("cli_fixtures",)
 ON_MODELS = ("diagnose", "report", "reproduce")
@@ -185,32 +184,3 @@ def test_another_run_is_refused_and_the_same_one_goes_on(
     capsys.readouterr()
     assert run_main(monkeypatch, *words, "--seed", "1") == 2
     assert f"{out} holds another run (different: seed): name a new folder (--out)" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["report", "--windows", "many"], "--windows"),
-        (["report", "--bogus"], "--bogus"),
-        (["reproduce", "--windows", "0"], "windows is 0, but must be a whole number >= 1"),
-        (["diagnose", "a", "b"], "b"),
-        (["pull"], "name"),
-        (["doctor", "all"], "all"),
-    ],
-)
-def test_wrong_usage_names_what_is_wrong(
-    arguments: list[str], named: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run_main(monkeypatch, *arguments) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert named in output.err
-    assert "Traceback" not in output.err
-
-
-@pytest.mark.parametrize(
-    ("name", "want"), [("embedded", "embedded"), ("org/some model", "some-model"), ("../x/", "x"), ("..", "model")]
-)
-def test_a_folder_is_named_after_the_model(name: str, want: str) -> None:
-    assert _options.folder_for("report", name) == Path(f"abbe-report-{want}")
-    assert _options.folder_for("reproduce", name, "quick") == Path(f"abbe-reproduce-{want}-quick")

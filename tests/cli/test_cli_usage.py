@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from cli_runs import run, run_main
-from inside import engine_watch as _progress
+
+from abbe.runs import watch as _progress
 
 pytest_plugins = ("cli_fixtures",)
 
@@ -23,6 +24,7 @@ WRONG = {
     "no value": (["verify", "--seed"], "option '--seed' requires an argument"),
     "a value too many": (["report", "--open=3"], "option '--open' does not take a value"),
     "an argument too many": (["diagnose", "a", "b"], "(b)"),
+    "an argument to a command without any": (["doctor", "all"], "(all)"),
     "unknown command": (["reprot"], "no such command 'reprot'. Did you mean 'report'"),
 }
 

@@ -11,7 +11,7 @@ import made_up_watch as made
 import pytest
 from cli_runs import run, run_main
 
-from abbe.results import STEPS, StepsFile, Training, encoded_step
+from abbe.training import STEPS, StepsFile, Training, encoded_step
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 def test_the_page_is_written_into_the_folder(folder: Path) -> None:
     result = run("watch", folder)
     assert result.exit_code == 0
-    assert result.stdout.startswith("3 alerts: entropy collapse in head 1.2 at step 350")
+    assert "3 alerts: entropy collapse in head 1.2 at step 350" in result.stdout
     assert result.stdout.endswith(f"page: {folder / 'watch.html'}\n")
     page = (folder / "watch.html").read_text()
     assert "3 alerts" in page
@@ -40,7 +40,7 @@ def test_the_page_is_written_into_the_folder(folder: Path) -> None:
 
 
 def test_quiet_out_and_figures(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("abbe.views.save_figures", lambda _training, where: where.mkdir())
+    monkeypatch.setattr("abbe.views.figures", lambda _training, where: where.mkdir())
     result = run("watch", folder, "--quiet", "--out", tmp_path / "page.html", "--figures", tmp_path / "figures")
     assert (result.stdout, result.stderr) == (f"{tmp_path / 'page.html'}\n", "")
     assert (tmp_path / "figures").is_dir()

@@ -21,7 +21,7 @@ from unittest import mock
 import pytest
 import torch
 import torch.utils._pytree as tree
-from inside import attention_attend, kernels_switch, measures_rows, normalizers_dispatch
+from inside import attention_attend, float64_module, kernels_switch, measures_rows, normalizers_row_map
 from torch import Tensor, nn
 
 DEVICE = "pretend"
@@ -120,6 +120,25 @@ def torch_path() -> Iterator[None]:
         kernels_switch._on = before
 
 
+@contextmanager
+def without_double() -> Iterator[None]:
+    """The device has no float64; rows are then on the CPU, without kernels."""
+    from pretend_device import PretendTensor
+
+    try:
+        float64_module.has_float64.cache_clear()
+        with mock.patch.object(PretendTensor, "has_double", False), torch_path():
+            yield
+    finally:
+        float64_module.has_float64.cache_clear()
+
+
+def has_double() -> bool:
+    from pretend_device import PretendTensor
+
+    return PretendTensor.has_double
+
+
 def same(on_device: Any, on_cpu: Any, rel: float = 0.0, on: str = DEVICE) -> None:
     """Every tensor of the one is on the device, and equal to that of the other, within `rel` of the largest."""
     values, wanted = (tree.tree_leaves(value, is_leaf=_is_tensor) for value in (on_device, on_cpu))
@@ -139,7 +158,7 @@ def same(on_device: Any, on_cpu: Any, rel: float = 0.0, on: str = DEVICE) -> Non
 def kernels_for_all() -> Iterator[None]:
     """Problems of any size would go to kernels, if they were on the CPU."""
     with (
-        mock.patch.object(normalizers_dispatch, "FUSED_FROM", 1),
+        mock.patch.object(normalizers_row_map, "FUSED_FROM", 1),
         mock.patch.object(measures_rows, "FUSED_FROM", 1),
         mock.patch.object(attention_attend, "SPARSE_FROM", 1),
         mock.patch.object(attention_attend, "SPARSE_QUERIES", 1),

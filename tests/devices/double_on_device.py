@@ -1,32 +1,29 @@
-"""Checks of a device that has no float64."""
+"""Checks of a device that has no float64: the rows are measured on the CPU."""
 
 from __future__ import annotations
 
-from unittest import mock
-
+import layers_on_devices
 import models_on_device
 import studies_on_device
-from device_checks import DEVICE, Checks, torch_path
-from inside import float64_module
+from device_checks import Checks, without_double
 
 checks = Checks()
 
 
-def without_double(name: str) -> None:
-    """A check, on a device that has no float64: the rows are measured on the CPU."""
-    from pretend_device import PretendTensor
-
-    with (
-        mock.patch.object(PretendTensor, "has_double", False),
-        mock.patch.object(float64_module, "has_float64", lambda device: device.type != DEVICE),
-        torch_path(),  # of the rows that are on the CPU then
-    ):
+def run_without_double(name: str) -> None:
+    with without_double():
         _WITH_DOUBLE[name]()
 
 
 _WITH_DOUBLE = Checks()
-for _module in (models_on_device, studies_on_device):
+for _module in (models_on_device, studies_on_device, layers_on_devices):
     _WITH_DOUBLE.join(_module.checks)
 _PATHS = "tap llama", "swap llama", "diagnose gpt-oss", "diagnose outputs", "diagnose as entmax", "monitor llama"
-for _name in (*_PATHS, "report", "capacity", "compare", "calibrate"):
-    checks.add(f"{_name} without float64", _name)(without_double)
+_SPREAD = "diagnose", "report", "capacity", "compare"  # calibrate needs float64
+_SPREAD_NAMES = tuple(
+    name
+    for name in layers_on_devices.checks
+    if name.startswith(_SPREAD) and ("second device" in name or "on CPU and device" in name)
+)
+for _name in (*_PATHS, *_SPREAD_NAMES, "report", "capacity", "compare"):
+    checks.add(f"{_name} without float64", _name)(run_without_double)

@@ -7,11 +7,12 @@ from unittest import mock
 
 import polars as pl
 import torch
-from device_checks import DEVICE, Checks, torch_path
+from device_checks import DEVICE, Checks, torch_path, without_double
 from device_models import same_tables
-from inside import float64_module, lab_Configuration, lab_reading, lab_train, make_task
 
 import abbe
+from abbe.lab import run
+from abbe.lab.tasks import make_task
 
 checks = Checks()
 # Optimizers divide by sizes of gradients: after some steps weights differ by more than a rounding.
@@ -51,10 +52,10 @@ def trained(task: str, read_on: str = DEVICE, **changed: Any) -> None:
         "normalizer": "softmax", "temperature": "1", "optimizer": "adamw", "rate": 0.01, "heads": 1,
         "seeds": (0, 1), "steps": 8, "batch": 8, "width": 16, "readings": 4, "test_size": 16,
     }  # fmt: skip
-    choice = lab_Configuration(**(usual | changed))
+    choice = run.Configuration(**(usual | changed))
 
     def work(device: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-        content = lab_train(make_task(task, SIZES[task], TEXT), choice, device=torch.device(device))
+        content = run.train(make_task(task, SIZES[task], TEXT), choice, device=torch.device(device))
         seeds = [
             one | {f"{n} {i}": x for n, values in one["lengths"].items() for i, x in enumerate(values)}
             | {"temperature": one["temperature"][0]}
@@ -68,7 +69,7 @@ def trained(task: str, read_on: str = DEVICE, **changed: Any) -> None:
 
     with torch_path():
         wanted = work("cpu")
-    with mock.patch.object(lab_reading, "measure_layers", wraps=lab_reading.measure_layers) as measured:
+    with mock.patch.object(run, "measure_layers", wraps=run.measure_layers) as measured:
         result = work(DEVICE)
     places = {layer.logits.device.type for call in measured.call_args_list for layer in call.args[0]}
     assert places == {read_on}
@@ -93,11 +94,5 @@ for _name, (_task, _changed) in RUNS.items():
 @checks.add("one run of mqar without float64")
 def trained_without_double() -> None:
     """What is read is measured on the CPU."""
-    from pretend_device import PretendTensor
-
-    with (
-        mock.patch.object(PretendTensor, "has_double", False),
-        mock.patch.object(float64_module, "has_float64", lambda device: device.type != DEVICE),
-        torch_path(),  # of the rows that are on the CPU then
-    ):
+    with without_double():
         trained("mqar", "cpu", normalizer="entmax:alpha=1.5,learn=true", temperature="learned")

@@ -5,6 +5,7 @@ Numbers are those of the CPU without kernels, exactly, unless a check says why n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -76,11 +77,11 @@ def measured(rows: measures.Rows) -> Any:
     return parts, means
 
 
-def rows_measured(rows: measures.Rows) -> None:
+def rows_measured(rows: measures.Rows, work: Callable[[measures.Rows], Any] = measured) -> None:
     with torch_path():
-        wanted = measured(rows)
+        wanted = work(rows)
     with kernels_for_all():
-        same(measured(placed(rows)), wanted)
+        same(work(placed(rows)), wanted)
 
 
 for _spec, _mask in (("softmax", "causal"), ("sink:b=0.5", "window"), ("sparsemax", "all"), ("sigmoid", "some")):
@@ -94,16 +95,11 @@ for _name, _rows in row_cases.nasty_rows(torch.float32).items():
 
 @checks.add("sensitivity of another normalizer", quick=True)
 def other_sensitivity() -> None:
-    rows = row_cases.random_rows(dtype=torch.float32)
-
     def work(rows: measures.Rows) -> Any:
         normalizer, draw = abbe.normalizer("entmax:alpha=1.5"), torch.Generator().manual_seed(1)
         return {name: one.value for name, one in measures.sensitivity(rows, normalizer, (0.5,), draw).items()}
 
-    with torch_path():
-        wanted = work(rows)
-    with kernels_for_all():
-        same(work(placed(rows)), wanted)
+    rows_measured(row_cases.random_rows(dtype=torch.float32), work)
 
 
 @checks.add("statistics")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -66,34 +67,30 @@ def reported() -> None:
     same_tables(result.alternatives, wanted.alternatives)
     same_tables(result.growth, wanted.growth)
     assert result.sample.tokens == wanted.sample.tokens
-    assert [(row.layer, row.head, row.query) for row in result.sample.rows] == [
-        (row.layer, row.head, row.query) for row in wanted.sample.rows
-    ]
+    result_rows, wanted_rows = (
+        [(row.layer, row.head, row.query) for row in one.sample.rows] for one in (result, wanted)
+    )
+    assert result_rows == wanted_rows
 
 
-@checks.add("reproduce")
-def reproduced() -> None:
-    def work(made: Model) -> Any:
-        return abbe.reproduce(made, tiny_runs.TEXT, windows=2, queries=6, progress=False)
-
-    result, wanted = on_both(work)
-    same_tables(result.table, wanted.table)
-
-
-@checks.add("capacity")
-def capacities() -> None:
-    def work(made: Model) -> Any:
-        return abbe.capacity(
-            made, tiny_runs.TEXT, lengths=[16, 32], windows=2, queries=8, resamples=50, progress=False
-        ).table  # fmt: skip
-
-    same_tables(*on_both(work, lambda device: model("llama", device)))
-
-
-@checks.add("compare", ["sparsemax", "topk:k=2"])
-@checks.add("compare a normalizer that learns", ["entmax:alpha=1.5,learn=true"])
-def comparison(normalizers: list[str]) -> None:
-    same_tables(*on_both(lambda made: compared(made, normalizers), word_model))
+TABLES: dict[str, tuple[Callable[[Model], pl.DataFrame], Callable[[str], Model]]] = {
+    "reproduce": (
+        lambda made: abbe.reproduce(made, tiny_runs.TEXT, windows=2, queries=6, progress=False).table,
+        lambda device: model(device=device),
+    ),
+    "capacity": (
+        lambda made: (
+            abbe.capacity(
+                made, tiny_runs.TEXT, lengths=[16, 32], windows=2, queries=8, resamples=50, progress=False
+            ).table
+        ),
+        lambda device: model("llama", device),
+    ),
+    "compare": (lambda made: compared(made, ["sparsemax", "topk:k=2"]), word_model),
+    "compare a normalizer that learns": (lambda made: compared(made, ["entmax:alpha=1.5,learn=true"]), word_model),
+}
+for _name in TABLES:
+    checks.add(_name, *TABLES[_name])(lambda work, make: same_tables(*on_both(work, make)))
 
 
 @checks.add("calibrate")

@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 _OF_THE_SITE = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md"))
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", *_OF_THE_SITE)
 INDENTED = "indented"  # the language of a block that has no fence
-COMMANDS = (INDENTED, "sh", "console")
+COMMANDS = (INDENTED, "sh")
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,6 @@ class Document:
         """Inline code, without its backticks."""
         return [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", self.prose)]
 
-    def table(self, title: str) -> list[list[str]]:
-        """The cells of the table whose first heading is `title`, row by row."""
-        lines = self.prose.splitlines()
-        begin = next(n for n, line in enumerate(lines) if line.startswith(f"| {title} |")) + 2
-        end = next(n for n, line in enumerate([*lines[begin:], ""], begin) if not line.startswith("|"))
-        return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[begin:end]]
-
 
 def read(name: str) -> Document:
     """Split a document into blocks and prose; every line belongs to exactly one of them."""
@@ -81,15 +74,12 @@ def read(name: str) -> Document:
 
 
 def _reason(above: list[str]) -> str:
-    """Of the comment just above a block."""
+    """Reason that the comment just above a block gives."""
     last = next((line for line in reversed(above) if line.strip()), "")
     comment = re.fullmatch(r"<!-- not run: (.+) -->", last)
     return comment[1] if comment else ""
 
 
 def commands(block: Block) -> list[str]:
-    """The commands of a block, one per line; a backslash carries a line over. In a console `$` marks them."""
-    lines = [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]
-    if block.language == "console":
-        return [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    return lines
+    """The commands of a block, one per line; a backslash carries a line over."""
+    return [line for line in block.text.replace("\\\n", " ").splitlines() if line.strip()]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -89,20 +91,28 @@ def run_command(line: str) -> None:
         raise AssertionError(f"{line!r} is no command that is known here: is it output? Then fence it as text")
 
 
-def run_abbe(words: list[str]) -> str:
-    """What it prints. Swaps that the command reads are made first; what it began to write is removed again."""
+@contextmanager
+def tidy(words: list[str]) -> Iterator[None]:
+    """What a command reads, swaps and runs, is made first; what it writes is removed again."""
     before = set(Path().iterdir())
     for file in (word.removeprefix("file:") for word in words if word.startswith("file:")):
         save_swap(Path(file), "entmax:alpha=1.5")
     if words[0] == "watch":
         save_training(Path(words[1]))
     try:
-        result = run(*words)
-    except Accepted:
-        return ""
+        yield
     finally:
         for made in set(Path().iterdir()) - before:
             shutil.rmtree(made) if made.is_dir() else made.unlink()
+
+
+def run_abbe(words: list[str]) -> str:
+    """What it prints, if it runs without a model."""
+    try:
+        with tidy(words):
+            result = run(*words)
+    except Accepted:
+        return ""
     message = f"abbe {shlex.join(words)}: {result.exception or result.output}"
     assert result.exit_code == 0, message
     assert words[0] in WITHOUT_A_MODEL, f"ended before it ran a model: {message}"
@@ -112,24 +122,18 @@ def run_abbe(words: list[str]) -> str:
 def run_small(line: str) -> None:
     """A command that runs a model, to its end: it leaves its page, or the folder that it was asked for."""
     words = shlex.split(line, comments=True)[1:]
-    before = set(Path().iterdir())
-    for file in (word.removeprefix("file:") for word in words if word.startswith("file:")):
-        save_swap(Path(file), "entmax:alpha=1.5")
     name = " ".join(words[:2]) if words[0] == "train" else words[0]
     lists = [one for pair in _LISTS.get(name.split()[-1], {}).items() if pair[0] not in words for one in pair]
     small = ["--finetune", "1"] if "--finetune" in words else []
     if name == "capacity":
         small = ["--layer-lengths", "16", "--layer-windows", "2"] if "--layer-lengths" in words else ["--no-layers"]
-    try:
+    with tidy(words):
         result = run(*words, *SMALL[name], *lists, *small, "--quiet")
         assert result.exit_code == 0, f"abbe {shlex.join(words)}: {result.exception or result.output}"
         if "--json" in words:
             json.loads(result.stdout)
         else:
             assert Path(result.stdout.splitlines()[-1]).exists()
-    finally:
-        for made in set(Path().iterdir()) - before:
-            shutil.rmtree(made) if made.is_dir() else made.unlink()
 
 
 def check_make(words: list[str]) -> None:
@@ -147,12 +151,7 @@ def check_make(words: list[str]) -> None:
 
 
 def bench_parts() -> tuple[str, ...]:
-    specification = importlib.util.spec_from_file_location("bench", ROOT / "benchmarks" / "bench.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return tuple(module.PARTS)
+    return tuple(runpy.run_path(str(ROOT / "benchmarks" / "bench.py"), run_name="bench")["PARTS"])
 
 
 def check_span(span: str) -> bool:
@@ -169,7 +168,7 @@ def check_span(span: str) -> bool:
     elif words[0] == "python":
         script = (ROOT / words[1]).read_text(encoding="utf-8")
         assert all(f'"{word}"' in script for word in words[2:] if word.startswith("--")), span
-    else:
+    elif "-c" in words:
         assert (ROOT / words[words.index("-c") + 1]).is_file(), span  # pip install -c FILE
     return True
 

@@ -12,14 +12,13 @@ from types import ModuleType
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from site_pages import reference_pages
 from torch import nn
 
 import abbe
 
-PACKAGES = (
-    *("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views"),
-    *("words.columns", "words.files"),
-)
+_PAGES = (re.fullmatch(r"reference/python/(?!abbe)(.+)\.md", path) for path in reference_pages())
+PACKAGES = [page[1] for page in _PAGES if page]
 # Those that mkdocstrings renders; with another one it would show plain text.
 SECTIONS = {"Args", "Attributes", "Commands", "Examples", "Raises", "Returns", "Yields"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -114,7 +113,7 @@ def text_of(documented: Documented) -> str:
 
 
 def _inherited(documented: Documented) -> str:
-    """Of an overridden method: from the classes of abbe's that have it."""
+    """Docstring of an overridden method, from the classes of abbe's that have it."""
     name = documented.name.rpartition(".")[2]
     bases = () if documented.owner is None else documented.owner.__mro__
     ours = (vars(base)[name] for base in bases if base.__module__.startswith("abbe") and name in vars(base))

@@ -9,7 +9,7 @@ from doc_blocks import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from docs_site import command_pages, docstrings, markdown, mathml, python_pages
+from docs_site import command_pages, docstrings, markdown, mathml, python_pages, registry_pages
 from docs_site.hooks import TAKEN_OVER
 from docs_site.reference import reference_pages
 
@@ -21,6 +21,7 @@ __all__ = [
     "mathml",
     "python_pages",
     "reference_pages",
+    "registry_pages",
     "slugs",
 ]
 

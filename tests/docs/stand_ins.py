@@ -12,7 +12,8 @@ import pytest
 import tiny_models
 
 import abbe
-from abbe.results import FORMAT, Training
+from abbe.results import FORMAT
+from abbe.training import Training
 
 COMMIT = "0123456789" * 4
 VOCABULARY = 2048  # of the embedded tokenizer
@@ -20,7 +21,7 @@ VOCABULARY = 2048  # of the embedded tokenizer
 
 @dataclass(frozen=True)
 class Shape:
-    """Of the network that stands for `smollm2`: as deep as the document's patterns, as long as its windows."""
+    """Shape of the network that stands for `smollm2`: as deep as the document's patterns, as long as its windows."""
 
     layers: int = 2
     context: int = 128
@@ -71,7 +72,7 @@ def save_swap(path: Path, what: str) -> None:
 
 
 def _save(network: Any, folder: Path, context: int) -> None:
-    """With the embedded model's tokenizer: the needle test needs words."""
+    """Saves it with the embedded model's tokenizer: the needle test needs words."""
     network.save_pretrained(folder)
     tokenizer = abbe.load("embedded").tokenizer
     tokenizer.model_max_length = context

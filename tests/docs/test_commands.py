@@ -22,19 +22,29 @@ from stand_ins import Shape, build, move_in
 
 BLOCKS = [(name, block) for name in DOCUMENTS for block in read(name).of(*COMMANDS)]
 SPANS = [(name, span) for name in DOCUMENTS for span in read(name).spans]
-DEEP = Shape(layers=30, context=2048, characters=60_000)  # as deep and long as smollm2 in these commands
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("reader")
-    build(made, DEEP, {text for name in DOCUMENTS for text in read(name).texts})
-    return made
+    return made(tmp_path_factory.mktemp("reader"), 30)
+
+
+@pytest.fixture(scope="module")
+def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty layers of random weights make much of a rounding error, which an export does not let pass."""
+    return made(tmp_path_factory.mktemp("shallow"), 10)
+
+
+def made(folder: Path, layers: int) -> Path:
+    """As long as smollm2 in these commands."""
+    texts = {text for name in DOCUMENTS for text in read(name).texts}
+    build(folder, Shape(layers=layers, context=2048, characters=60_000), texts)
+    return folder
 
 
 @pytest.mark.parametrize(("name", "block"), BLOCKS, ids=[f"{name}:{block.line}" for name, block in BLOCKS])
 def test_commands_are_accepted(name: str, block: Block, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the real command line, on files and models that are there, up to the first pass of the model."""
+    """The real command line takes them, on files and models that are there, up to the first pass of the model."""
     move_in(place, monkeypatch)
     stop_before_the_work(monkeypatch)
     for line in commands(block):
@@ -47,18 +57,6 @@ LONG = [
     for line in commands(block)
     if line.split()[0].endswith("abbe") and line.split()[1] not in WITHOUT_A_MODEL
 ]
-
-
-@pytest.fixture(scope="module")
-def shallow(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Thirty layers of random weights make much of a rounding error, which an export does not let pass."""
-    made = tmp_path_factory.mktemp("shallow")
-    build(
-        made,
-        Shape(layers=10, context=2048, characters=60_000),
-        {text for name in DOCUMENTS for text in read(name).texts},
-    )
-    return made
 
 
 @pytest.mark.slow

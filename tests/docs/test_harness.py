@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 from doc_blocks import COMMANDS, DOCUMENTS, INDENTED, ROOT, Block, commands, read
 from doc_commands import check_span, run_command, stop_before_the_work
-from doc_python import Untrue, check_shown, run_python
+from doc_python import Untrue, run_python
 from stand_ins import Shape, build, move_in
 
 # text is output; every indented line must be a command; bash and yaml are for machines that are not at hand;
@@ -39,11 +38,6 @@ def test_blocks_that_are_not_run_say_why() -> None:
     assert sum(bool(block.not_run) for _, block in blocks) == NOT_RUN
 
 
-def test_the_reason_of_a_block_stands_above_it(tmp_path: Path) -> None:
-    document = read(written(tmp_path, "<!-- not run: no GPU -->\n\n```bash\nx\n```\n\n```bash\ny\n```\n"))
-    assert [block.not_run for block in document.blocks] == ["no GPU", ""]
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("reader")
@@ -58,19 +52,11 @@ def written(tmp_path: Path, text: str) -> str:
 
 def test_blocks_and_prose_are_distinguished(tmp_path: Path) -> None:
     text = "# A\n\n    abbe report \\\n        --quiet\n\n    make test\n\n```python\nx = 1\n\ny\n```\nand `a\nb`\n"
-    document = read(written(tmp_path, text))
-    assert document.blocks == (
-        Block(INDENTED, "abbe report \\\n    --quiet\n\nmake test", 3), Block("python", "x = 1\n\ny", 9),
-    )  # fmt: skip
+    document = read(written(tmp_path, text + "<!-- not run: no GPU -->\n\n```bash\nx\n```\n"))
+    indented, python = Block(INDENTED, "abbe report \\\n    --quiet\n\nmake test", 3), Block("python", "x = 1\n\ny", 9)
+    assert document.blocks == (indented, python, Block("bash", "x", 18, "no GPU"))
     assert document.spans == ["a b"]
     assert [" ".join(line.split()) for line in commands(document.blocks[0])] == ["abbe report --quiet", "make test"]
-
-
-def test_in_a_console_the_prompt_marks_commands() -> None:
-    assert commands(Block("console", "$ abbe doctor\nall is well\n$ make \\\n  test", 1)) == [
-        "abbe doctor",
-        "make    test",
-    ]
 
 
 @pytest.mark.parametrize("text", ["```python\nx\n", "```\nx\n```\n", "```rust\nx\n```\n"])
@@ -90,6 +76,8 @@ def test_an_open_or_unknown_fence_is_found(text: str, tmp_path: Path) -> None:
         ("1e-3  # 3e-07, or an error", Untrue),
         ("with open(__import__('os').devnull):\n    2  # 1", Untrue),
         ("1  # (2, 3)", None),
+        ("x = 1\n```\ntext\n```python\nx + 1  # 2", None),
+        ("__import__('polars').DataFrame({'a': [1]})", None),
         ("nowhere", NameError),
         ("__import__('polars').DataFrame({'a': [1]}).filter(False)", Untrue),
     ],
@@ -101,15 +89,6 @@ def test_what_a_block_shows_is_checked(code: str, error: type[Exception] | None,
     else:
         with pytest.raises(error):
             run_python(document)
-
-
-def test_blocks_share_their_names(tmp_path: Path) -> None:
-    space = run_python(read(written(tmp_path, "```python\nx = 1\n```\ntext\n```python\ny = x + 1\n```\n")))
-    assert (space["x"], space["y"]) == (1, 2)
-
-
-def test_a_table_with_rows_is_fine() -> None:
-    check_shown(pl.DataFrame({"a": [1]}), "# of it", "here")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from doc_blocks import ROOT
 from doc_commands import check_options
-from inside import WORDS
 from load_scripts import script
 
 pictures: Any = script("pictures")
@@ -40,19 +39,6 @@ def test_every_picture_of_the_table_exists_is_small_and_shown() -> None:
     for name in NAMES:
         assert 1_000 < (FIGURES / name).stat().st_size <= pictures.largest(name), name
     assert NAMES == shown == {path.name for path in FIGURES.iterdir()}
-
-
-def test_figures_of_the_paper_are_drawn_with_the_words_of_today() -> None:
-    """Those that need nothing but the checkout; after a figure is reworded, it must be drawn again."""
-    for name, words in WORDS.items():
-        drawn = (FIGURES / f"embedded-{name}.svg").read_text(encoding="utf-8")
-        assert f">{words.question}<" in drawn, name
-        assert " queries per window" in drawn, name
-
-
-def test_a_link_of_either_kind_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "page.md").write_text('![a b](one.png "title")\n<img width="3" src="two.svg">\n[no](three.png)')
-    assert [path.name for path in linked(tmp_path / "page.md")] == ["one.png", "two.svg"]
 
 
 @pytest.mark.parametrize("name", table.RUNS)

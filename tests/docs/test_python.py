@@ -22,19 +22,10 @@ SHAPES = {
 WITH_PYTHON = [name for name in DOCUMENTS if read(name).of("python")]
 
 
-SLOW = {
-    "docs/how-to/comparing.md",
-    "docs/how-to/measuring.md",
-    "docs/how-to/capacity.md",
-    "docs/how-to/lifting.md",
-    "docs/explanation/precision.md",
-    "docs/explanation/lab.md",
-    "docs/index.md",  # as the README
-    "docs/how-to/diff.md",
-    "docs/how-to/exporting.md",
-    "docs/how-to/report.md",  # the README makes a report, too
-    "docs/how-to/swapping.md",
-}  # a second or more of measuring
+_HOW_TO = ("comparing", "measuring", "capacity", "lifting", "diff", "exporting", "report", "swapping")
+# A second or more of measuring; the README makes a report, too.
+SLOW = {f"docs/{name}.md" for name in ("index", "explanation/precision", "explanation/lab")}
+SLOW |= {f"docs/how-to/{name}.md" for name in _HOW_TO}
 
 
 @pytest.mark.parametrize(
@@ -44,7 +35,7 @@ def test_the_python_of_a_document_runs(name: str, tmp_path: Path, monkeypatch: p
     document = read(name)
     build(tmp_path, SHAPES.get(name, Shape()), document.texts)
     move_in(tmp_path, monkeypatch)
-    if name == "docs/how-to/lifting-by-hand.md":  # left by its commands, which test_commands.py reads
+    if name == "docs/results/lifting-by-hand.md":  # left by its commands, which test_commands.py reads
         save_swap(Path("part/tuned.safetensors"), "entmax:alpha=1.5")
     space = run_python(document)
     for folder in re.findall(r'folder="([\w-]+)"', "".join(block.text for block in document.of("python"))):

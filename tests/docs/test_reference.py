@@ -11,16 +11,13 @@ from pathlib import Path
 
 import pytest
 from cli_runs import COMMANDS, command_of
-from inside import SCHEMAS, schema_of
 from site_pages import command_pages, docstrings, markdown, mathml, python_pages, reference_pages
 
 import abbe
 from abbe.bounds import catalogue
 from abbe.measures import list_measures, list_tests
-from abbe.results import Training
+from abbe.studies import list_results
 from abbe.training import list_quantities, list_rules
-from abbe.words.columns import list_tables, table_of
-from abbe.words.files import list_files
 
 PACKAGES = ("bounds", "entmax", "measures", "models", "normalizers", "results", "studies", "training", "views")
 
@@ -30,7 +27,7 @@ def page(name: str) -> str:
 
 
 def missing(names: list[str], text: str) -> list[str]:
-    """Those that stand nowhere as a code span."""
+    """Names that stand nowhere as a code span."""
     spans = set(re.findall(r"`([^`]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL).replace(r"\|", "|")))
     return [name for name in names if name not in spans]
 
@@ -42,11 +39,10 @@ def test_public_names() -> None:
 
 
 def test_no_package_is_left_out() -> None:
-    """`cli` is described as commands, `embedded` holds files, `lab` and `runs` belong to studies, `words` has lists."""
+    """`cli` is described as commands, `embedded` holds files; `lab`, `runs` and `words` belong to studies."""
     here = Path(abbe.__file__).parent
     packages = {path.parent.name for path in here.glob("*/__init__.py") if not path.parent.name.startswith("_")}
     assert packages - {"cli", "embedded", "lab", "runs", "words"} == {*PACKAGES}
-    assert {f"reference/python/words.{name}.md" for name in ("columns", "files")} <= {*reference_pages()}
 
 
 @pytest.mark.parametrize("package", PACKAGES)
@@ -95,36 +91,16 @@ def test_statements() -> None:
     assert missing([one.name for one in catalogue()], page("statements")) == []
 
 
-TABLES = [(study, name) for study, tables in SCHEMAS.items() for name in tables]
+def section(name: str, study: str) -> str:
+    """What a page says of a study."""
+    return page(name).partition(f"\n## abbe {study}\n")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize(("study", "name"), TABLES, ids=[".".join(one) for one in TABLES])
-def test_columns(study: str, name: str) -> None:
-    """Of every table of every result, in the registry and so on the page."""
-    check_columns(study, name, list(schema_of(study, name)))
-
-
-def check_columns(study: str, name: str, columns: list[str]) -> None:
-    assert sorted(table_of(study, name).names) == sorted(columns)
-    assert missing(columns, page("columns").partition(f"\n## abbe {study}\n")[2].partition("\n## ")[0]) == []
-
-
-def test_columns_of_tables_without_a_schema() -> None:
-    check_columns("reproduce", "table", abbe.Reproduction({}, {}, (), {}).table.columns)
-    check_columns("watch", "steps", Training([], {}).steps.columns)
-
-
-def test_every_table_is_compared() -> None:
-    assert {(table.study, table.name) for table in list_tables()} == {
-        *TABLES,
-        ("reproduce", "table"),
-        ("watch", "steps"),
-    }
-
-
-def test_files() -> None:
-    for one in list_files():
-        assert one.name in page("files").partition(f"\n## abbe {one.study}\n")[2].partition("\n## ")[0]
+def test_columns_and_files_of_every_result() -> None:
+    for study, result in list_results().items():
+        columns = [name for frame in result.frames().values() for name in frame.schema]
+        assert missing(columns, section("columns", study)) == [], study
+        assert missing([*result.list_files()], section("files", study)) == [], study
 
 
 def test_a_name_that_is_missing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

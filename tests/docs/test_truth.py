@@ -30,7 +30,7 @@ def test_names_of_the_library_exist(name: str) -> None:
 
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_options_exist(name: str) -> None:
-    """Those that stand alone; whole commands are in test_commands.py."""
+    """Options that stand alone; whole commands are in test_commands.py."""
     shown = {span.split()[0] for span in read(name).spans if span.startswith("--")}
     assert shown <= known_options() | OF_OTHERS | {"--help"}
 
@@ -63,17 +63,17 @@ def test_links_lead_somewhere(name: str) -> None:
             assert heading in slugs(made or (ROOT / target).read_text(encoding="utf-8")), link
 
 
-def test_theory_names_every_statement_and_no_other() -> None:
+def test_proofs_name_every_statement_and_no_other() -> None:
     names = {statement.name for statement in catalogue()}
-    spans = read("docs/explanation/theory.md").spans
+    spans = read("docs/reference/proofs.md").spans
     shown = {span for span in spans if span in names or re.fullmatch(r"[a-z0-9]+(-[a-z0-9*]+)+", span)}
     assert [span for span in shown if not fnmatch.filter(names, span)] == []
     assert [name for name in sorted(names) if not any(fnmatch.fnmatch(name, span) for span in shown)] == []
 
 
-def test_theory_and_the_list_agree_on_every_status() -> None:
+def test_proofs_and_the_list_agree_on_every_status() -> None:
     """The first status after the last mention of a statement; "exact" is proved, "not proved" would be no status."""
-    text = (ROOT / "docs/explanation/theory.md").read_text(encoding="utf-8").partition("## Found independently")[0]
+    text = (ROOT / "docs/reference/proofs.md").read_text(encoding="utf-8").partition("## Found independently")[0]
     mentions = [(match[1], match.end()) for match in re.finditer(r"`([a-z0-9*.-]+)`", text)]
     for statement in catalogue():
         end = [end for name, end in mentions if fnmatch.fnmatch(statement.name, name)][-1]
@@ -83,10 +83,8 @@ def test_theory_and_the_list_agree_on_every_status() -> None:
 
 
 def test_what_others_found_is_cited_at_the_statement_and_in_the_citation() -> None:
-    theory, citation = (
-        (ROOT / name).read_text(encoding="utf-8") for name in ("docs/explanation/theory.md", "CITATION.cff")
-    )
-    body, _, listed = theory.partition("## Found independently")
+    proofs, citation = (ROOT / name for name in ("docs/reference/proofs.md", "CITATION.cff"))
+    body, _, listed = proofs.read_text(encoding="utf-8").partition("## Found independently")
     cited = {
         "2512.07647": ("deletion-error", "renormalised-error", "mass-law"),
         "2510.23012": ("spectral", "one-norm"),
@@ -97,7 +95,7 @@ def test_what_others_found_is_cited_at_the_statement_and_in_the_citation() -> No
     }
     sources = {statement.name: statement.source for statement in catalogue()}
     for paper, names in cited.items():
-        assert all(paper in text for text in (body, listed, citation)), paper
+        assert all(paper in text for text in (body, listed, citation.read_text(encoding="utf-8"))), paper
         assert {name for name, source in sources.items() if paper in source} == set(names)
 
 

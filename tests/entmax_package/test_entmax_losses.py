@@ -34,9 +34,7 @@ FUNCTIONS = {
 # One of each map, for the longer tests: the others are the same map by another name or at another alpha.
 KINDS = ("sparsemax", "entmax15", "entmax 0.4", "entmax 1.3", "entmax 3.0", "normmax 2.0")
 each_kind = pytest.mark.parametrize(
-    ("loss", "weights"),
-    [pair if name in KINDS else slow(*pair) for name, pair in FUNCTIONS.items()],
-    ids=FUNCTIONS,
+    ("loss", "weights"), [pair if name in KINDS else slow(*pair) for name, pair in FUNCTIONS.items()], ids=FUNCTIONS
 )
 each_loss = pytest.mark.parametrize(("loss", "weights"), FUNCTIONS.values(), ids=FUNCTIONS)
 CLASSES = (

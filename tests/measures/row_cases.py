@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import scipy.stats
 import torch
 from torch import Tensor
 
@@ -106,3 +107,9 @@ def nasty_rows(dtype: torch.dtype = torch.float64) -> dict[str, Rows]:
         name: as_type(Rows(logits, softmax(logits), x.contiguous(), softmax=True), dtype)
         for name, (logits, x) in shapes.items()
     }
+
+
+def expanded_tail(windows: int, level: float) -> float:
+    """Share of the resamples beyond each end of an interval (Hesterberg 2015), by scipy."""
+    student = scipy.stats.t.ppf((1 + level) / 2, windows - 1)
+    return float(scipy.stats.norm.cdf(-student * math.sqrt(windows / (windows - 1))))

@@ -122,12 +122,7 @@ def test_nasty_rows(name: str, dtype: torch.dtype, kernels: None) -> None:
 
 
 @given(
-    st.integers(0, 10**6),
-    st.integers(1, 9),
-    st.floats(0, 60),
-    st.floats(0.003, 10),
-    st.floats(1e-3, 10),
-    st.booleans(),
+    st.integers(0, 10**6), st.integers(1, 9), st.floats(0, 60), st.floats(0.003, 10), st.floats(1e-3, 10), st.booleans()
 )
 def test_limits_hold(seed: int, keys: int, scale: float, t: float, step: float, sink: bool) -> None:
     rows = random_rows(seed, heads=2, queries=3, keys=keys, mask="some", scale=scale)

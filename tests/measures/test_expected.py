@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain import plain_set
-from row_cases import as_type, changed, masked_and_absent, nasty_rows, random_rows, seeded
+from row_cases import changed, masked_and_absent, nasty_rows, random_rows, seeded
 from torch import Tensor
 
 from abbe import AbbeError, bounds
-from abbe.measures import Reading, Rows, State, choose_sets, compute, expected_distance, geometry, list_measures, update
+from abbe.measures import Reading, Rows, State, choose_sets, compute, expected_distance, update
 
 GRID = (1, 2, 3, 5, 8)
 NAMES = ("expected_distance_low", "expected_distance_high", "expected_net_distance")
@@ -96,17 +96,6 @@ def test_float32_rows_keep_their_digits_where_the_means_cancel() -> None:
     assert float(least) < 1e-2
 
 
-def test_equal_vectors_have_one_distance() -> None:
-    """y_i = v/n: a set of N has the sum N v/n, and every other key is (N - 1)/n from it: no scatter."""
-    n, v = 9, torch.tensor([3.0, 4.0], dtype=torch.float64)
-    rows = Rows(torch.zeros(1, 1, n).double(), torch.full((1, 1, n), 1 / n).double(), v.expand(1, n, 2), softmax=True)
-    low, high, net = readings(rows, (1, 2, 4, 8))
-    size = torch.tensor([1.0, 2, 4, 8], dtype=torch.float64)
-    for reading in (low, high):
-        torch.testing.assert_close(reading.value[0, 0], 5 * (n - size) * (size - 1) / n, rtol=1e-9, atol=1e-6)
-    torch.testing.assert_close(net.value[0, 0], 5 * (n - 2 * size).abs() / n, rtol=1e-9, atol=1e-6)
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("name", nasty_rows())
 def test_nasty_rows(name: str, dtype: torch.dtype, kernels: None) -> None:
@@ -118,26 +107,6 @@ def test_nasty_rows(name: str, dtype: torch.dtype, kernels: None) -> None:
         assert bool(torch.isfinite(reading.value).all())
         assert bool((reading.value >= 0).all())
     assert bool((low.value <= high.value).all())
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_random_sets_average_between_low_and_high(dtype: torch.dtype, kernels: None) -> None:
-    """The control of the distance over many draws, within 4 standard errors; and that of the net distance."""
-    repeats, grid = 3000, (1, 2, 5, 12)
-    one = random_rows(3, heads=1, queries=1, keys=14, width=3, mask="all")
-    logits = one.logits.expand(1, repeats, -1).clone()
-    logits[..., 4] = -math.inf
-    many = as_type(Rows(logits, torch.softmax(logits, -1), one.vectors, softmax=True), dtype)
-    sets = choose_sets(many, grid, seeded(5))
-    drawn, expected = geometry(many, sets), expected_distance(many, sets)
-    for i in range(len(grid)):
-        lengths = drawn["distance"].control[0, :, i].double()
-        error = 4 * float(lengths.std()) / math.sqrt(repeats) + 1e-5
-        assert float(expected[NAMES[0]].value[0, 0, i]) - error <= float(lengths.mean())
-        assert float(lengths.mean()) <= float(expected[NAMES[1]].value[0, 0, i]) + error
-        squares = drawn["net_distance"].control[0, :, i].double() ** 2
-        error = 4 * float(squares.std()) / math.sqrt(repeats) + 1e-5
-        assert abs(float(squares.mean()) - float(expected[NAMES[2]].value[0, 0, i]) ** 2) <= error
 
 
 @settings(max_examples=25)
@@ -177,13 +146,6 @@ def test_rows_without_keys_or_weight_are_undefined() -> None:
         assert bool((reading.value[~reading.defined] == 0).all())
 
 
-@given(st.integers(0, 10**6), st.floats(1e-3, 1e3))
-def test_lengths_grow_with_the_vectors(seed: int, factor: float) -> None:
-    rows = random_rows(seed, heads=2, queries=2, keys=9, mask="all")
-    for small, large in zip(readings(rows), readings(changed(rows, vectors=factor * rows.vectors)), strict=True):
-        torch.testing.assert_close(large.value, factor * small.value, rtol=1e-9, atol=0)
-
-
 def test_vectors_with_nan_are_refused_and_no_graph_is_left() -> None:
     rows = random_rows(6)
     rows.vectors.requires_grad_()
@@ -192,9 +154,3 @@ def test_vectors_with_nan_are_refused_and_no_graph_is_left() -> None:
     bad[0, 0, 0] = math.nan
     with pytest.raises(AbbeError, match="vectors hold NaN"):
         readings(changed(rows, vectors=bad))
-
-
-def test_they_are_listed_by_size() -> None:
-    listed = {info.name: info for info in list_measures()}
-    assert all(listed[name].by_size and listed[name].unit == "length" for name in NAMES)
-    assert all(listed[name].meaning.startswith("high means") and ", low " in listed[name].meaning for name in NAMES)

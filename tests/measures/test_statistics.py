@@ -10,8 +10,7 @@ import scipy.stats
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import expanded_tail
-from row_cases import random_rows, seeded
+from row_cases import expanded_tail, random_rows, seeded
 
 from abbe import AbbeError
 from abbe.measures import (
@@ -208,14 +207,6 @@ def test_bootstrap_is_the_expanded_percentile_interval_of_resampled_means() -> N
     torch.testing.assert_close((high - low) / 2, student, rtol=0.35, atol=0)
     assert torch.equal(bootstrap_interval(values, 0.9, 400, 7)[0], low)
     assert not torch.equal(bootstrap_interval(values, 0.9, 400, 8)[0], low)
-
-
-def test_tails_go_out_for_few_windows_and_to_the_plain_percentile_for_many() -> None:
-    assert expanded_tail(0, 0.95) == expanded_tail(1, 0.95) == 0
-    tails = [expanded_tail(n, 0.95) for n in (2, 3, 4, 6, 8, 16, 64, 4096)]
-    assert tails == sorted(tails)
-    assert tails[-1] < 0.025 == pytest.approx(tails[-1], rel=1e-2)
-    assert expanded_tail(8, 0.95) == pytest.approx(0.0057, abs=1e-4)
 
 
 @pytest.mark.parametrize(

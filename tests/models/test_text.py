@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import io
 import sys
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import models_text as _text
 
 from abbe import AbbeError
 from abbe.models import Text, read_text
@@ -52,7 +53,7 @@ def test_the_embedded_sample_is_there_and_is_prose() -> None:
 
 
 def test_an_installation_without_the_sample(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_text.resources, "files", lambda package: tmp_path)
+    monkeypatch.setattr(resources, "files", lambda package: tmp_path)
     with pytest.raises(AbbeError, match="embedded sample is missing"):
         read_text(None)
     (tmp_path / "embedded").mkdir()
@@ -65,37 +66,32 @@ def test_the_fingerprint_tells_texts_apart(first: str, second: str) -> None:
     assert (Text("x", first).fingerprint == Text("y", second).fingerprint) == (first == second)
 
 
+BAD = {"hollow": b"", "blank": b" \n\t ", "latin": b"ok\nline two \xe9"}
+
+
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("source", "message"),
     [
-        (b"", "is empty"),
-        (b" \n\t ", "is empty"),
-        (b"ok\nline two \xe9", r"not UTF-8 \(byte 0xe9 at position 12, line 2\)"),
+        ("{0}/hollow", "hollow is empty"),
+        ("{0}/blank", "blank is empty"),
+        (["{0}/good", "{0}/hollow"], "hollow is empty"),
+        ("{0}/latin", r"latin is not UTF-8 \(byte 0xe9 at position 12, line 2\)"),
+        ("nowhere.txt", r"there is no text file nowhere\.txt"),
+        ("{0}", "is a folder"),
+        ([], "no text was named"),
+        ("-", "standard input is empty"),
+        (Path("To be or not to be"), "there is no text file To be or not to be"),  # always a path
     ],
 )
-def test_bad_files_are_reported_in_one_line(tmp_path: Path, content: bytes, message: str) -> None:
-    path = tmp_path / "bad.txt"
-    path.write_bytes(content)
+def test_mistakes_are_one_line(source: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
+    for name, content in (BAD | {"good": b"good"}).items():
+        (tmp_path / name).write_bytes(content)
+    if not isinstance(source, Path):
+        source = source.format(tmp_path) if isinstance(source, str) else [one.format(tmp_path) for one in source]
     with pytest.raises(AbbeError, match=message) as error:
-        read_text(path)
-    assert "bad.txt" in str(error.value)
+        read_text(source)
     assert "\n" not in str(error.value)
-
-
-def test_one_bad_file_among_several_is_named(tmp_path: Path) -> None:
-    (tmp_path / "good").write_text("good")
-    (tmp_path / "hollow").write_text("")
-    with pytest.raises(AbbeError, match="hollow is empty"):
-        read_text([tmp_path / "good", tmp_path / "hollow"])
-
-
-def test_missing_files_folders_and_nothing(tmp_path: Path) -> None:
-    with pytest.raises(AbbeError, match=r"there is no text file nowhere\.txt"):
-        read_text("nowhere.txt")
-    with pytest.raises(AbbeError, match="is a folder"):
-        read_text(tmp_path)
-    with pytest.raises(AbbeError, match="no text was named"):
-        read_text([])
 
 
 @pytest.mark.parametrize(
@@ -136,18 +132,7 @@ def test_what_looks_like_a_path_is_no_text(name: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_path_object_is_always_a_path() -> None:
-    with pytest.raises(AbbeError, match="there is no text file To be or not to be"):
-        read_text(Path("To be or not to be"))
-
-
 @pytest.mark.parametrize(("name", "content"), [("x", 5), ("x", None), ("x", b"bytes"), (5, "words"), (None, "words")])
 def test_a_text_holds_strings(name: object, content: object) -> None:
     with pytest.raises(AbbeError, match="but must be a string"):
         Text(name, content)  # type: ignore[arg-type]
-
-
-def test_empty_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"")))
-    with pytest.raises(AbbeError, match="standard input is empty"):
-        read_text("-")

@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -26,6 +27,11 @@ class Family(NamedTuple):
     build: Callable[[], nn.Module]
     inputs: Callable[[], dict[str, Tensor]]
     causal: bool = True
+
+
+def builds(*builders: Callable[..., nn.Module]) -> pytest.MarkDecorator:
+    """A test of each of these models."""
+    return pytest.mark.parametrize("build", builders, ids=lambda build: build.__name__)
 
 
 def byte_tokenizer(context: int = 1024) -> Any:
@@ -60,6 +66,19 @@ def padded(ids: Tensor, side: str, count: int = 4) -> Tensor:
     kept = torch.ones_like(ids)
     kept[0, slice(0, count) if side == "left" else slice(-count, None)] = 0
     return kept
+
+
+def main_output(result: Any) -> Tensor:
+    """The logits of a model, or the states of an encoder."""
+    output: Tensor = result[0] if isinstance(result, tuple) else result.get("logits", result.get("last_hidden_state"))
+    return output.detach()
+
+
+def relative_error(plain: Tensor, own: Tensor, kept: Tensor | None = None) -> float:
+    """The largest difference over the deviation of the plain output, without padding: a second implementation."""
+    if kept is not None:
+        plain, own = plain[kept.bool()], own[kept.bool()]
+    return float((plain.double() - own.double()).abs().max() / plain.double().std(correction=0))
 
 
 def text() -> dict[str, Tensor]:
@@ -222,16 +241,10 @@ FAMILIES: dict[str, Family] = {
 }  # fmt: skip
 
 
+NEO = {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "attention_types": [[["global"], 2]]}
 UNROUTED: dict[str, Callable[[], nn.Module]] = {
     "GPTJForCausalLM": lambda: make("GPTJForCausalLM", "GPTJConfig", n_layer=2, n_head=4, n_embd=32, rotary_dim=4),
-    "GPTNeoForCausalLM": lambda: make(
-        "GPTNeoForCausalLM",
-        "GPTNeoConfig",
-        hidden_size=32,
-        num_layers=2,
-        num_heads=4,
-        attention_types=[[["global"], 2]],
-    ),
+    "GPTNeoForCausalLM": lambda: make("GPTNeoForCausalLM", "GPTNeoConfig", **NEO),
     "BloomForCausalLM": lambda: make("BloomForCausalLM", "BloomConfig", hidden_size=32, n_layer=2, n_head=4),
     "FalconForCausalLM": lambda: make("FalconForCausalLM", "FalconConfig", **NO_FEED_FORWARD),
     "MptForCausalLM": lambda: make("MptForCausalLM", "MptConfig", d_model=32, n_heads=4, n_layers=2),

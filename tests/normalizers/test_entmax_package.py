@@ -1,8 +1,6 @@
-"""entmax 1.3 as oracle where it is right (first order, no mask, float64), and where it is wrong and abbe is not."""
+"""entmax 1.3 as oracle for rows of any length, and the slope in alpha near 1, where it is lost and abbe is not."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
@@ -43,71 +41,6 @@ def test_values_and_gradients_agree(alpha: float, keys: int) -> None:
         mine.backward(upstream)
         other.backward(upstream)
         torch.testing.assert_close(one.grad, two.grad, rtol=1e-7, atol=1e-9)
-
-
-def test_other_oracles_agree_too() -> None:
-    """The bisections of the package at alpha 1.5 and 2 are other algorithms than its exact ones."""
-    rows = random_logits(20, 50, seed=3)
-    for alpha in (1.5, 2.0):
-        bisected = entmax.entmax_bisect(rows, alpha=alpha, dim=-1, n_iter=100)
-        torch.testing.assert_close(ours(alpha)(rows), bisected, rtol=1e-9, atol=1e-11)
-    torch.testing.assert_close(abbe.normalizer("sparsemax")(rows), entmax.sparsemax_bisect(rows, dim=-1, n_iter=100))
-
-
-def test_gradient_to_alpha_agrees_away_from_one() -> None:
-    rows = random_logits(6, 20, seed=4)
-    for start in (1.2, 1.5, 1.8):
-        alpha = torch.tensor(start, dtype=torch.float64, requires_grad=True)
-        upstream = random_logits(6, 20, seed=5, scale=1.0)
-        (want,) = torch.autograd.grad(entmax.entmax_bisect(rows, alpha=alpha, dim=-1, n_iter=100), alpha, upstream)
-        made = abbe.normalizer("entmax", alpha=start, learn=True).double()
-        (raw,) = made.parameters()
-        with torch.no_grad():  # the float32 starting value is not exactly the alpha above
-            raw.fill_(math.log((start - 1) / (2 - start)))
-        (got,) = torch.autograd.grad(made(rows), raw, upstream)
-        assert float(got) == pytest.approx(float(want) * (start - 1) * (2 - start), rel=1e-7)
-
-
-def test_row_without_keys() -> None:
-    """The package fails or gives NaN, here zeros."""
-    rows = torch.full((1, 4), -torch.inf)
-    try:
-        weights = theirs(1.5, rows)
-        assert bool(weights.isnan().any())
-    except RuntimeError:
-        pass
-    assert bool((ours(1.5)(rows) == 0).all())
-    assert bool((ours(2.0)(rows) == 0).all())
-
-
-def curvature(call: object, row: Tensor) -> Tensor:
-    leaf = row.clone().requires_grad_()
-    (first,) = torch.autograd.grad(call(leaf).square().sum(), leaf, create_graph=True)  # type: ignore[operator]
-    (second,) = torch.autograd.grad(first.square().sum(), leaf)
-    return second
-
-
-def test_second_derivative_with_a_zero_weight() -> None:
-    row = torch.tensor([[1.0, 0.6, -5.0]], dtype=torch.float64)
-    assert bool(curvature(lambda x: entmax.entmax15(x, dim=-1), row).isnan().any())
-    mine = curvature(ours(1.5), row)
-    step, made = 1e-5, ours(1.5)
-
-    def size(x: Tensor) -> float:
-        return float(2 * (made.jacobian(x).mT @ made(x)[..., None]).square().sum() * 2)
-
-    numeric = [(size(row + step * e) - size(row - step * e)) / (2 * step) for e in torch.eye(3, dtype=torch.float64)]
-    torch.testing.assert_close(mine[0], torch.tensor(numeric, dtype=torch.float64), rtol=1e-6, atol=1e-8)
-
-
-def test_alpha_of_exactly_one() -> None:
-    """The package returns a uniform row; here alpha = 1 is refused, and its limit is softmax."""
-    row = torch.tensor([[2.0, 0.0, -1.0]], dtype=torch.float64)
-    wrong = entmax.entmax_bisect(row, alpha=1.0, dim=-1)
-    torch.testing.assert_close(wrong, torch.full_like(row, 1 / 3), rtol=0, atol=0.01)
-    with pytest.raises(abbe.AbbeError, match=r"alpha must be a number in \(1, 2\], got 1"):
-        ours(1.0)
-    torch.testing.assert_close(ours(1 + 1e-9)(row), torch.softmax(row, -1), rtol=1e-7, atol=0)
 
 
 def limit_of_alpha_slope(row: Tensor) -> Tensor:
@@ -151,12 +84,3 @@ def test_slope_in_alpha_near_one_in_float32(alpha: float, fused: None) -> None:
     assert abs(mine - exact) < 0.02 * abs(exact) + 30 * (alpha - 1)
     assert abs(float(wrong) - exact) > 10 * abs(mine - exact)
     assert abs(float(wrong) - exact) > 0.2
-
-
-def test_rows_in_bfloat16() -> None:
-    """Rows of the package miss 1 by a percent, these by an ulp."""
-    rows = random_logits(256, 64, seed=10, dtype=torch.bfloat16)
-    their_worst = float((entmax.entmax15(rows, dim=-1).double().sum(-1) - 1).abs().max())
-    my_worst = float((ours(1.5)(rows).double().sum(-1) - 1).abs().max())
-    assert my_worst <= 0.51 * torch.finfo(torch.bfloat16).eps
-    assert their_worst > 2 * my_worst

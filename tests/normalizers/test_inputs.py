@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _dispatch
 from normalizer_cases import Case, base_cases, every_case, random_logits, random_mask, slow
 from row_paths import REFERENCE, Path
 from torch import Tensor

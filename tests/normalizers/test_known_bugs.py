@@ -8,8 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import normalizers_dispatch as _dispatch
-from inside import sharpening
+from inside import normalizers_row_map as _dispatch
 from normalizer_cases import random_logits, slow
 from row_paths import Path
 
@@ -20,12 +19,6 @@ def row(*logits: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.tensor(logits, dtype=dtype)
 
 
-def test_adaptive_temperature_takes_the_highest_power_first() -> None:
-    """beta(2) = 2.099; coefficients in the reverse order give -17.5."""
-    entropy = torch.tensor([0.3, 0.5, 2.0, 10.0], dtype=torch.float64)
-    torch.testing.assert_close(sharpening(entropy), row(1, 1, 2.099, 1), rtol=0, atol=1e-9)
-
-
 def test_adaptive_temperature_by_hand(path: Path) -> None:
     logits = random_logits(12, seed=1, scale=1.0)
     plain = torch.softmax(logits, -1)
@@ -34,6 +27,10 @@ def test_adaptive_temperature_by_hand(path: Path) -> None:
     assert beta > 1.5
     weights = abbe.normalizer("adaptive-temperature")(logits.to(path.dtype))
     torch.testing.assert_close(weights.double(), torch.softmax(beta * logits, -1), rtol=0, atol=path.tolerance)
+    peaked = row(6, 0, -1, dtype=path.dtype)  # an entropy below 0.5 nats: plain softmax
+    torch.testing.assert_close(
+        abbe.normalizer("adaptive-temperature")(peaked), torch.softmax(peaked, -1), rtol=0, atol=path.tolerance
+    )
 
 
 def test_scalable_softmax_multiplies(path: Path) -> None:

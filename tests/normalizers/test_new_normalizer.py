@@ -11,8 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from cli_runs import run
-from inside import cli_complete as _complete
-from inside import cli_names as _names
 from inside import normalizers_registry as _registry
 from inside import normalizers_row_map as _row_map
 from normalizer_cases import Case, random_logits
@@ -20,6 +18,7 @@ from tiny_models import gpt2, tokens
 
 import abbe
 from abbe import measures
+from abbe.cli import complete as _complete
 from abbe.models import attention_names
 from abbe.normalizers import kernels_from
 
@@ -34,7 +33,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ._base import Normalizer
-from ._options import Option, heads_option, learn_option
+from ._options import PER_HEAD, Option
 from ._row_map import RowMap, row_map
 from ._row_map import below_top, diagonal_minus_outer, finish
 
@@ -63,8 +62,7 @@ class Cauchy(Normalizer):
     example = "cauchy:width=2"
     options = (
         Option("width", 1.0, "gap at which a weight has halved", low=0, shown=True),
-        learn_option(),
-        heads_option(),
+        *PER_HEAD,
     )
     learnable = ("width",)
     usual = (0.5, 2)
@@ -98,7 +96,7 @@ def added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> type[abbe.Normaliz
     classes = (*_registry.CLASSES, module.Cauchy)
     monkeypatch.setattr(_registry, "CLASSES", classes)
     monkeypatch.setattr(_registry, "_BY_NAME", _registry._by_name(classes))  # follows from it at import
-    monkeypatch.setattr(_names, "_NORMALIZERS", tmp_path)
+    monkeypatch.setattr(_complete, "_NORMALIZERS", tmp_path)
     kind: type[abbe.Normalizer] = module.Cauchy
     return kind
 
@@ -173,7 +171,7 @@ def test_swaps_and_names(tmp_path: Path) -> None:
 
 def test_the_command_line() -> None:
     assert run("normalizers", "--quiet").stdout.split()[-1] == "cauchy"
-    assert "gap at which a weight has halved" in run("normalizers", columns=200).stdout
+    assert "gap at which a weight has halved" in run("normalizers", "cauchy", columns=200).stdout
     (tried,) = json.loads(run("normalizers", "cauchy", "--logits", "1,0", "--json").stdout)["trials"]
     assert tried["weights"] == pytest.approx([2 / 3, 1 / 3])
     assert _complete.normalizers("cau") == ["cauchy"]

@@ -69,10 +69,9 @@ def test_large_logits_are_scaled_from_their_top_down() -> None:
 
 
 def test_head_groups_take_the_spec_with_a_value_for_each_head() -> None:
-    from inside import for_heads
-
-    made = for_heads("scaled:of=(entmax:alpha=1.5,learn=true),t=0,learn=true", 5)
-    assert [tuple(raw.shape) for raw in made.parameters()] == [(5, 1, 1)] * 2
+    what = {"layers.0.heads.0-4": "scaled:of=(entmax:alpha=1.5,learn=true),t=0,learn=true"}
+    with abbe.swap(abbe.load("embedded"), what) as swapped:
+        assert [tuple(raw.shape) for raw in swapped.parameters()] == [(5, 1, 1)] * 2
 
 
 def test_refusals() -> None:

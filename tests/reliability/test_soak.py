@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _dispatch
 from normalizer_cases import Case, every_case
 from tiny_models import llama, tokens
 from torch import Tensor, nn

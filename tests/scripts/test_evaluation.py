@@ -31,7 +31,7 @@ def network(**settings: Any) -> Any:
 
 
 def window_start(target: int) -> int:
-    """Of the first window of CONTEXT tokens, beginning every half context, that predicts this place."""
+    """Start of the first window of CONTEXT tokens, one every half context, that predicts this place."""
     start = 0
     while target > start + CONTEXT:
         start += CONTEXT // 2
@@ -50,12 +50,6 @@ def test_every_token_is_scored_once_with_its_window(length: int) -> None:
             logits = model(torch.from_numpy(stream[start:target])[None]).logits[0, -1]
         want = -float(torch.log_softmax(logits.double(), -1)[stream[target]])
         assert losses[target - 1] == pytest.approx(want, rel=1e-4)
-
-
-def test_units() -> None:
-    row = {"model": 8 * math.log(2), "held_out_bytes": 4, "tokens": 2}
-    assert evaluation.bits_per_byte(row, "model") == pytest.approx(2)
-    assert evaluation.nats_per_token(row, "model") == pytest.approx(4 * math.log(2))
 
 
 def test_scores_count_bytes_and_tokens() -> None:

@@ -114,19 +114,8 @@ def test_stopped_run_goes_on_before_anything_is_written(command: Any, monkeypatc
     assert "4 steps of" in (command(4) / "MODEL_CARD.md").read_text()
 
 
-def test_folder_without_texts(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"no \.txt file in"):
-        corpus.read_books(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("values", "line"), [([1.0], "▁"), ([3.0, 3.0], "▁▁"), ([0, 1, 2, 3, 4, 5, 6, 7], "▁▂▃▄▅▆▇█"), ([5.0, 1.0], "█▁")]
 )
 def test_sparkline(values: list[float], line: str) -> None:
     assert model_card.sparkline(values) == line
-
-
-def test_paragraphs_are_not_wider_than_the_page() -> None:
-    text = model_card.paragraph("attention-pattern " * 40)
-    assert max(map(len, text.split("\n"))) <= 120
-    assert text.replace("\n", " ") == ("attention-pattern " * 40).strip()

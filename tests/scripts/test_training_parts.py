@@ -65,23 +65,6 @@ def test_held_out_part_is_the_end_of_every_book(tmp_path: Path) -> None:
         corpus.read_books(tmp_path / "nowhere")
 
 
-def rate(step: int, steps: int) -> float:
-    training = train_embedded.Training.__new__(train_embedded.Training)
-    training.step, training.steps = step, steps
-    return float(training.rate())
-
-
-def test_learning_rate() -> None:
-    assert rate(0, 2100) == pytest.approx(0.01)
-    assert rate(49, 2100) == pytest.approx(0.5)
-    assert rate(99, 2100) == rate(300, 2100) == rate(540, 2100) == 1
-    assert rate(950, 2100) == pytest.approx(0.6746)
-    assert rate(1525, 2100) == pytest.approx(0.6746 / 2)
-    assert rate(2100, 2100) == 0
-    assert all(rate(step, 2100) == rate(step, 3000) for step in range(0, 951, 50))
-    assert 0 < rate(10, 20) < rate(0, 20)
-
-
 @pytest.mark.parametrize("shape", [(8, 8), (8, 24), (24, 8)])
 def test_updates_are_nearly_orthogonal(shape: tuple[int, int]) -> None:
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
@@ -101,11 +84,3 @@ def test_parts_of_a_fused_matrix_learn_by_themselves() -> None:
     muon.Muon([{"params": [parameter], "parts": 3}], lr=0.1, weight_decay=0.0).step()
     lengths = [float(part.norm()) for part in parameter.detach().chunk(3, 1)]
     assert max(lengths) < 1.5 * min(lengths)
-
-
-def test_position_embeddings_begin_as_waves() -> None:
-    """One step on is the same turn of every pair of waves, wherever one is."""
-    waves = train_embedded.sinusoids()
-    assert float(waves.std()) == pytest.approx(train_embedded.POSITION_SIZE, rel=1e-3)
-    products = waves @ waves.T
-    torch.testing.assert_close(products.diagonal(1)[:-1], products.diagonal(1)[1:], rtol=1e-3, atol=1e-3)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tiny_models
 import torch
-from inside import Haystack
+from inside import prompts
 from torch import Tensor
 
 import abbe
@@ -39,7 +41,7 @@ def cure() -> dict[str, str]:
 
 
 @torch.no_grad()
-def haystacks(model: LoadedModel, count: int, questions: int, seed: int = 0) -> list[Haystack]:
+def haystacks(model: LoadedModel, count: int, questions: int, seed: int = 0) -> list[Any]:
     """Random text; the answers are drawn from what the cured network says."""
     chance = torch.Generator().manual_seed(seed)
     some = []
@@ -47,7 +49,7 @@ def haystacks(model: LoadedModel, count: int, questions: int, seed: int = 0) -> 
         for _ in range(count):
             body = torch.randint(_VOCABULARY, (LENGTH - 9,), generator=chance)
             asked = tuple((_answered(model, body, chance), _WIDTH) for _ in range(questions))
-            some.append(Haystack(body, asked, (0.5,) * questions))
+            some.append(prompts.Haystack(body, asked, (0.5,) * questions))
     return some
 
 

@@ -6,22 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
-from inside import (
-    ALTERNATIVES,
-    MOST_WINDOWS,
-    AlternativesReader,
-    Parts,
-    SampleReader,
-    Settings,
-    alternatives_windows,
-    check_model,
-    check_tokens,
-    read_window,
-    sample_window,
-)
+from inside import AlternativesReader, SampleReader, alternatives_windows, sample_window
 
 from abbe import Text
 from abbe.models import LoadedModel, Tap, Window
+from abbe.runs.parts import Parts
+from abbe.runs.settings import Settings
+from abbe.runs.window import check_model, check_tokens, read_window
 from abbe.studies import Sample
 
 
@@ -31,15 +22,14 @@ def try_alternatives(
     windows: Sequence[Window],
     settings: Settings,
     *,
-    specs: Sequence[str] = ALTERNATIVES,
-    most_windows: int = MOST_WINDOWS,
+    most_windows: int = 4,
     on_window: Callable[[Window], object] = lambda window: None,
     **options: Any,
 ) -> pl.DataFrame:
     chosen = alternatives_windows(windows, most_windows)
     if open_tap.error is None:
         check_model(model, open_tap, check_tokens(model, chosen))
-    reader = AlternativesReader(model, open_tap, chosen, settings, Parts(None, ""), specs, **options)
+    reader = AlternativesReader(model, open_tap, chosen, settings, Parts(None, ""), **options)
     for window in chosen:
         read_window(model, window, [reader])
         on_window(window)

@@ -11,8 +11,8 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from inside import engine_settings, fitted_rows
-from test_diff import planted
+from inside import difference_table, fitted_rows
+from test_diff import planted, settings
 
 import abbe
 from abbe.measures import decay_exponent, weighted_decay_exponents
@@ -61,13 +61,6 @@ def test_windows_that_count_twice_are_as_good_as_two() -> None:
         torch.testing.assert_close(row, decay_exponent(drawn, resamples=2)[0])
 
 
-def settings(**more: Any) -> Any:
-    options = {"lengths": 64, "windows": 8, "queries": 8, "sizes": (1, 2, 4), "resamples": 200} | more
-    return engine_settings.settings_for(
-        None, vectors="value", normalizer=None, temperatures=1.0, seed=0, level=0.95, **options
-    )
-
-
 def distances(until: int, heads: int = 12, seed: int = 0) -> list[dict[str, torch.Tensor]]:
     """Windows in which sets smaller than `until` lie farther away than random ones."""
     chance = torch.Generator().manual_seed(seed)
@@ -79,19 +72,21 @@ def distances(until: int, heads: int = 12, seed: int = 0) -> list[dict[str, torc
     return made
 
 
-def critical(first: list[Any], second: list[Any], **more: Any) -> tuple[dict[str, float], list[str]]:
-    rows, why = fitted_rows({64: first}, {64: second}, ["a", "b"], settings(**more))
-    (row,) = rows or [{}]
-    return {name: float(x[0]) for name, x in row.items() if name != "measure"}, why
+def critical(first: list[Any], second: list[Any]) -> tuple[dict[str, Any], list[str]]:
+    """The row of the finished table, and what was left out."""
+    chosen = settings(queries=8, sizes=(1, 2, 4), resamples=200)
+    rows, why = fitted_rows({64: first}, {64: second}, ["a", "b"], chosen)
+    return (difference_table({}, {}, chosen, fitted=rows).row(0, named=True) if rows else {}), why
 
 
 def test_critical_n_moves_as_planted() -> None:
     row, why = critical(distances(4), distances(2, seed=1))
     assert (row["first"], row["second"], row["difference"], row["length"]) == (4, 2, -2, 64)
     assert row["low"] <= row["high"] < 0
+    assert (row["p_value"], row["q_value"], row["changed"]) == (None, None, True)  # by its interval alone
     assert why == ["The decay exponent is not compared: these runs did not keep the sums that it is fitted to."]
     same, _ = critical(distances(4), distances(4))
-    assert (same["difference"], same["low"], same["high"]) == (0, 0, 0)
+    assert (same["difference"], same["low"], same["high"], same["changed"]) == (0, 0, 0, False)
 
 
 def test_what_has_no_critical_n_says_why() -> None:

@@ -9,11 +9,9 @@ import json
 from pathlib import Path
 
 import pytest
-from inside import reproduction_page
 
 import abbe
 from abbe.studies import Reproduction
-from abbe.views import figure_chart
 
 GOLDEN = json.loads((Path(__file__).parent / "golden_embedded.json").read_text(encoding="utf-8"))
 # Other processors round sums in another order, which moves a few tokens across the edge of a ball, and ties apart.
@@ -44,12 +42,11 @@ def test_golden_table(reproduction: Reproduction, topic: str) -> None:
 
 
 def test_page_and_figures_can_be_made_of_it(reproduction: Reproduction, tmp_path: Path) -> None:
-    page = reproduction_page(reproduction)
+    page = reproduction.to_html()
     assert len(page) < 2.5e6
     assert reproduction.manifest["model"]["about"] in page
-    for figure in reproduction.figures.values():
-        figure_chart(figure, "dark").save(tmp_path / "figure.png")
-        assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
+    drawn = abbe.views.figures(reproduction, tmp_path)
+    assert len(drawn) == len(reproduction.figures) * 2 * 3  # themes and formats
 
 
 def test_nothing_depends_on_what_was_measured_before(reproduction: Reproduction) -> None:

@@ -14,7 +14,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-from inside import make_report
 from synthetic_run import MANIFEST, USUAL, alternatives, made_run
 
 from abbe.results import Run
@@ -50,7 +49,7 @@ def made(
     settings = MANIFEST["settings"] | {"windows": windows}
     decoder = MANIFEST | {"model": MANIFEST["model"] | {"kind": "decoder"}, "settings": settings}
     run = Run(made_run(heads, **options).table, decoder)
-    return make_report(run, other, Sample(64, 0, (), (), (), (), loss, None if loss is None else 9.0))
+    return Report.of(run, other, Sample(64, 0, (), (), (), (), loss, None if loss is None else 9.0))
 
 
 CASES: dict[str, Report] = {

@@ -44,6 +44,7 @@ def test_a_head_that_collapses_is_found() -> None:
     )
     assert not others(monitor, 1, 2)
     assert len(monitor.result().alerts) == len(rules_of(monitor, 1, 2))  # once each
+    assert rules_of(monitor, 1, 2) <= {rule.name for rule in list_rules()}
 
 
 def test_a_head_without_gradient_is_found() -> None:
@@ -56,18 +57,13 @@ def test_a_head_without_gradient_is_found() -> None:
     assert not others(monitor, 0, 1)
 
 
-def test_a_head_that_becomes_uniform_is_found() -> None:
+def test_a_head_that_becomes_uniform_is_found_but_not_one_that_was_never_selective() -> None:
     network = gpt2(dropout=0.0)
     scale_queries(network, 0, 1, 30.0)
     monitor = watched(network, 3, lambda step: scale_queries(network, 0, 1, 1.0 if step < 3 else 0.0))
     alerts = monitor.result().alerts.filter(rule="uniform")
     assert alerts.select("step", "layer", "head").rows() == [(3, 0, 1)]
-
-
-def test_a_head_that_was_never_selective_is_not_reported_as_uniform() -> None:
-    network = gpt2(dropout=0.0)
-    scale_queries(network, 0, 1, 0.0)
-    assert "uniform" not in rules_of(watched(network, 2), 0, 1)
+    assert "uniform" not in rules_of(watched(network, 2), 0, 1)  # from a step on at which it is uniform already
 
 
 def test_a_sink_is_found() -> None:
@@ -122,33 +118,25 @@ def measured(share: float, logit: float = 1.0, sink: float = 0.0) -> dict[str, M
     }
 
 
-def rules(alerts: Alerts, step: int, values: Any, loss: float | None = None) -> list[str]:
-    return [event.rule for event in alerts.check(step, values, loss)]
+COLLAPSE, JUMP = ["entropy_collapse"], ["logit_jump"]
+LEVELS = [["logit_growth_100"], ["logit_growth_1000", "logit_growth_10000"], [], ["logit_growth_100"]]
 
 
-def test_an_alert_is_raised_once_and_again_only_after_recovery() -> None:
+@pytest.mark.parametrize(
+    ("values", "raised"),
+    [
+        ([measured(x) for x in (0.04, 0.03, 0.07, 0.04, 0.5, 0.04)], [COLLAPSE, [], [], [], [], COLLAPSE]),
+        ([measured(0.5, logit=x) for x in (101.0, 2e4, 40.0, 150.0)], LEVELS),  # every level is an event of its own
+        (
+            [measured(0.5) | {"logit_change": Measured([[x]])} for x in (81.0, 100.0, 50.0, 81.0, 39.0, 81.0, 79.0)],
+            [JUMP, [], [], [], [], JUMP, []],
+        ),
+    ],
+)
+def test_an_alert_is_raised_once_and_again_only_after_recovery(values: Any, raised: list[list[str]]) -> None:
     alerts = Alerts()
-    assert rules(alerts, 1, measured(0.04)) == ["entropy_collapse"]
-    assert rules(alerts, 2, measured(0.03)) == []
-    assert rules(alerts, 3, measured(0.07)) == []  # not recovered
-    assert rules(alerts, 4, measured(0.04)) == []
-    assert rules(alerts, 5, measured(0.5)) == []
-    assert rules(alerts, 6, measured(0.04)) == ["entropy_collapse"]
-
-
-def test_every_level_of_the_logits_is_an_event_of_its_own() -> None:
-    alerts = Alerts()
-    assert rules(alerts, 1, measured(0.5, logit=101.0)) == ["logit_growth_100"]
-    assert rules(alerts, 2, measured(0.5, logit=2e4)) == ["logit_growth_1000", "logit_growth_10000"]
-    assert rules(alerts, 3, measured(0.5, logit=40.0)) == []
-    assert rules(alerts, 4, measured(0.5, logit=150.0)) == ["logit_growth_100"]
-
-
-def test_a_jump_is_an_event_and_calm_arms_it_again() -> None:
-    alerts = Alerts()
-    jumps = [81.0, 100.0, 50.0, 81.0, 39.0, 81.0, 79.0]
-    raised = [rules(alerts, step, measured(0.5) | {"logit_change": Measured([[x]])}) for step, x in enumerate(jumps)]
-    assert raised == [["logit_jump"], [], [], [], [], ["logit_jump"], []]
+    checked = [alerts.check(step, one, None) for step, one in enumerate(values)]
+    assert [[event.rule for event in events] for events in checked] == raised
 
 
 def test_a_loss_that_is_not_finite_is_an_alert_without_a_head() -> None:
@@ -164,12 +152,6 @@ def test_many_heads_are_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest
     heads = "0.0, 0.1, 0.2, 0.3, 0.4 and 3 more"
     line = f"step 5: sink in 8 heads ({heads}), from 0.3 to 0.37 (threshold 0.3)"
     assert caplog.messages == [f"abbe.Monitor: {line}"]
-
-
-def test_alerts_name_rules_that_are_listed() -> None:
-    network = gpt2(dropout=0.0)
-    scale_queries(network, 1, 2, 3e5)
-    assert set(watched(network, 1).result().alerts["rule"]) <= {rule.name for rule in list_rules()}
 
 
 def test_actions(caplog: pytest.LogCaptureFixture) -> None:

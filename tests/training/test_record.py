@@ -14,7 +14,7 @@ from training_cases import batches, gpt2, llama, watched
 
 import abbe
 from abbe import AbbeError
-from abbe.results import STEPS, StepsFile, Training, encoded_step
+from abbe.training import STEPS, StepsFile, Training, encoded_step
 
 
 def opened(folder: Path) -> Training:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from training_cases import batches, gpt2, hooks, llama, same, train
+from training_cases import batches, gpt2, hooks, llama, one_step, same, train
 
 import abbe
 
@@ -19,39 +20,28 @@ def every_other(network: Any) -> abbe.Monitor:
     return abbe.Monitor(network, every=2)
 
 
-@pytest.mark.parametrize("implementation", ["sdpa", "eager"])
-@pytest.mark.parametrize("padded", [False, True])
-def test_weights_and_random_numbers_are_the_same(implementation: str, padded: bool) -> None:
-    """With dropout, in the weights and elsewhere."""
-    plain, _ = train(gpt2(implementation), padded=padded)
-    read, monitor = train(gpt2(implementation), monitor=every_other, padded=padded)
+def checkpointed(reentrant: bool) -> Any:
+    made = gpt2()
+    made.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    return made
+
+
+@pytest.mark.parametrize(
+    ("build", "options"),
+    [
+        *((partial(gpt2, name), {"padded": padded}) for name in ("sdpa", "eager") for padded in (False, True)),
+        *((llama, options) for options in ({"parts": 2}, {"half": True}, {"parts": 3, "padded": True})),
+        *((partial(checkpointed, reentrant), {}) for reentrant in (True, False)),
+    ],
+    # The same in every process.
+    ids=lambda value: getattr(value, "__name__", None) or str(getattr(value, "args", value)),
+)
+def test_weights_and_random_numbers_are_the_same(build: Any, options: dict[str, Any]) -> None:
+    """With dropout in the weights and elsewhere, padding, accumulation, mixed precision and checkpointing."""
+    plain, _ = train(build(), **options)
+    read, monitor = train(build(), monitor=every_other, **options)
     assert same(plain, read)
-    assert monitor is not None
-    assert monitor.silent is None
-    assert monitor.result().steps["step"].to_list() == [1, 2, 4]
-
-
-@pytest.mark.parametrize("options", [{"parts": 2}, {"half": True}, {"parts": 3, "padded": True}])
-def test_with_accumulation_and_mixed_precision(options: dict[str, Any]) -> None:
-    plain, _ = train(llama(), **options)
-    read, monitor = train(llama(), monitor=every_other, **options)
-    assert same(plain, read)
-    assert monitor is not None
-    assert monitor.silent is None
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_with_gradient_checkpointing(reentrant: bool) -> None:
-    def network() -> Any:
-        made = gpt2()
-        made.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        return made
-
-    plain, _ = train(network())
-    read, monitor = train(network(), monitor=every_other)
-    assert same(plain, read)
-    assert monitor is not None
-    assert monitor.silent is None
+    assert [record["step"] for record in as_records(monitor)] == [1, 2, 4]
 
 
 def test_between_read_steps_the_model_is_plain() -> None:
@@ -197,29 +187,19 @@ def test_models_with_frozen_parts_are_read(trained: str, train: bool) -> None:
     network = gpt2(dropout=0.0, tie_word_embeddings=False).train(train)
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(trained in name)
-    with abbe.Monitor(network, every=1) as monitor:
-        network(**next(batches(1))).loss.backward()
-        monitor.step()
-    (record,) = as_records(monitor)
+    (record,) = one_step(network).records
     assert record["layout"] == [4, 4]
     assert record["loss"] is not None
 
 
-def test_a_loss_of_hidden_states_is_one_of_training() -> None:
-    network = gpt2(dropout=0.0)
-    with abbe.Monitor(network, every=1) as monitor:
-        network(**next(batches(1)), output_hidden_states=True).hidden_states[1].square().mean().backward()
-        monitor.step()
-    assert as_records(monitor)[0]["layout"] == [4, 4]
-
-
-def test_prompts_of_a_frozen_model_are_read() -> None:
-    network = gpt2(dropout=0.0).eval().requires_grad_(False)
-    prompt = torch.randn(2, 9, 32, requires_grad=True)
-    with abbe.Monitor(network, every=1) as monitor:
-        network(inputs_embeds=prompt, return_dict=False)[0].square().mean().backward()
-        monitor.step()
-    assert as_records(monitor)[0]["layout"] == [4, 4]
+def test_losses_of_hidden_states_and_prompts_of_a_frozen_model_are_those_of_training() -> None:
+    hidden: Any = next(batches(1)) | {"output_hidden_states": True}
+    (record,) = one_step(gpt2(dropout=0.0), hidden, lambda output: output.hidden_states[1].square().mean()).records
+    assert record["layout"] == [4, 4]
+    frozen = gpt2(dropout=0.0).eval().requires_grad_(False)
+    prompt: Any = {"inputs_embeds": torch.randn(2, 9, 32, requires_grad=True), "return_dict": False}
+    (record,) = one_step(frozen, prompt, lambda output: output[0].square().mean()).records
+    assert record["layout"] == [4, 4]
 
 
 def test_copies_of_a_model_that_is_read_are_plain() -> None:

@@ -106,6 +106,16 @@ def watched(
     return monitor
 
 
+def one_step(network: Any, inputs: dict[str, Tensor] | None = None, loss_of: Any = None, **options: Any) -> Any:
+    """What is read of one step; the loss is the model's own, or `loss_of` its output."""
+    with abbe.Monitor(network, **({"every": 1} | options)) as monitor:
+        output = network(**(inputs or next(batches(1))))
+        (output.loss if loss_of is None else loss_of(output)).backward()
+        monitor.step()
+    assert monitor.silent is None
+    return monitor.result()
+
+
 def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     """What TensorBoard itself reads from its event files."""
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator

@@ -20,7 +20,6 @@ import pytest
 import torch
 from lab_cases import choice, small
 from polars.testing import assert_frame_equal
-from run_files import check_files
 
 import abbe
 from abbe.lab import running
@@ -67,8 +66,10 @@ def whole(finished: Path) -> abbe.Experiment:
     return opened
 
 
-def test_files_are_those_that_are_listed(finished: Path) -> None:
-    check_files(finished)
+def test_files_are_those_that_are_declared(finished: Path) -> None:
+    frames = {name: frame.file or f"{name}.csv" for name, frame in abbe.Experiment.frames().items()}
+    there = {path.name + "/" * path.is_dir() for path in finished.iterdir() if path.name[0] != "."}
+    assert there == {"manifest.json", "train.json", *frames.values(), *abbe.Experiment.files}
 
 
 def parts(folder: Path) -> dict[Path, int]:
@@ -120,16 +121,12 @@ def test_a_damaged_part_is_trained_again_with_a_line(
 
 
 @pytest.mark.parametrize(
-    ("changed", "named"), [({"seeds": 3}, "seeds"), ({"steps": 11}, "steps"), ({"rates": 0.01}, "rates")]
+    ("changed", "named"),
+    [({"seeds": 3}, "seeds"), ({"steps": 11}, "steps"), ({"rates": 0.01}, "rates"), ({"task": "mqar"}, "task")],
 )
 def test_other_settings_are_refused_by_name(changed: dict[str, Any], named: str, finished: Path) -> None:
     with pytest.raises(abbe.AbbeError, match=rf"holds another run \(different: .*{named}.*\): name a new folder"):
         run(finished, **changed)
-
-
-def test_other_tasks_are_refused(finished: Path) -> None:
-    with pytest.raises(abbe.AbbeError, match="holds another run"):
-        run(finished, task="mqar")
 
 
 def test_another_kind_of_device_is_another_run(
@@ -222,15 +219,8 @@ abbe.train_recall(normalizers=["softmax", "sparsemax"], rates=[0.01, 0.02], seed
 
 
 def children(process: int) -> set[int]:
-    processes = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == process and fields[0] != "Z":
-            processes.add(int(path.parent.name))
-    return processes
+    listed = (path.read_text().split() for path in Path(f"/proc/{process}/task").glob("*/children"))
+    return {int(child) for children in listed for child in children if is_alive(int(child))}
 
 
 def is_alive(process: int) -> bool:

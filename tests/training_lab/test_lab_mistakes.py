@@ -64,10 +64,3 @@ def test_tasks_in_causal_order_take_what_needs_it() -> None:
     sizes = {"pairs": 2, "symbols": 16, "length": 16, "width": 8}
     result = train_recall(task="mqar", normalizers="stick-breaking", rates=0.01, seeds=1, steps=10, **sizes, **QUIET)
     assert result.summary["normalizer"].to_list() == ["stick-breaking"]
-
-
-def test_sizes_that_a_task_does_not_have() -> None:
-    from abbe.lab.tasks import make_task
-
-    with pytest.raises(abbe.AbbeError, match="task recall has no size colour: leave it out"):
-        make_task("recall", {"colour": 3})

@@ -10,8 +10,7 @@ import torch
 from lab_cases import choice, small, untrained
 
 import abbe
-from abbe.lab.reading import SIZE, Reader, attentions, snapshot, watch
-from abbe.lab.run import Configuration, train
+from abbe.lab.run import SIZE, Configuration, Reader, attentions, snapshot, train, watch
 from abbe.lab.tasks import Batch, stacked
 from abbe.measures import Rows, choose_sets, dispersion, geometry, sensitivity, summarize
 from abbe.training import LayerRows, measure_layers
@@ -26,6 +25,9 @@ def seen(name: str, seeds: int, heads: int, **more: Any) -> tuple[Any, Any]:
     network = untrained(small(name), 16, seeds=seeds, heads=heads, **more).float()
     for part in attentions(network):
         part.query.weight.data *= 4  # far from uniform
+        for number, one in enumerate(part.normalizers):
+            for parameter in one.parameters():
+                parameter.data += 0.3 * number  # every seed has learned something else
     watch(network, True)
     network(*batch_of(name, seeds).inputs).sum().backward()
     return network, snapshot(network)

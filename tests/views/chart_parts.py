@@ -1,20 +1,15 @@
-"""Looking into the charts of a report: their panels, layers and rows, filled in and drawn."""
+"""Looking into charts: their panels, layers and rows."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-import polars as pl
 import pytest
 import vl_convert
-from inside import ball_data, rows_of, sensitivities, vega_lite_version
-from inside import report_shown_size as shown_size
 
-from abbe.results import Run
-from abbe.studies import Report
+from abbe.views.html import vega_lite_version
 
 FILLED = {
     "map": (),
@@ -67,25 +62,6 @@ def series(spec: dict[str, Any], title: str, label: str) -> list[dict[str, Any]]
     ]
 
 
-def filled(spec: dict[str, Any], name: str, of: Report, place: tuple[int, int] = (0, 0)) -> dict[str, Any]:
-    """With the data of one head, as the page fills it in."""
-    here = (pl.col("layer") == place[0]) & (pl.col("head") == place[1])
-    rows = of.run.table.filter(here)
-    lengths = rows["length"].max() or 0
-    by_length = rows_of(rows.filter(pl.col("n").is_null() | (pl.col("n") == shown_size(of.run))))
-    data: dict[str, Any] = {
-        "sizes": {"rows": rows_of(rows.filter(pl.col("n").is_not_null() & (pl.col("length") == lengths)))},
-        "lengths": {"rows": by_length},
-        "growth": {"chosen": by_length},
-        "gradient": {"chosen": rows_of(sensitivities(of.run).filter(here))},
-        "alternatives": {"chosen": rows_of(of.alternatives.filter(here)) if of.alternatives.height else []},
-    }
-    if name == "ball" and of.sample is not None:
-        row = next(row for row in of.sample.rows if row.balls)
-        data["ball"] = ball_data(of.sample, row, row.balls[-1])
-    return spec | {"datasets": spec["datasets"] | data.get(name, {})}
-
-
 def drawn(spec: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> str:
     """As SVG, if Vega has nothing to complain about."""
     capfd.readouterr()
@@ -103,11 +79,3 @@ def y_domain(one: dict[str, Any]) -> tuple[float, float]:
     }
     assert len(domains) == 1, "layers of one panel share their axis"
     return next(iter(domains))
-
-
-def with_column(of: Report, **columns: Any) -> Report:
-    return replace(of, run=Run(of.run.table.with_columns(**columns), of.run.manifest))
-
-
-def only(of: Report, keep: pl.Expr) -> Report:
-    return replace(of, run=Run(of.run.table.filter(keep), of.run.manifest))

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from dataclasses import astuple
 from typing import Any
 
 import polars as pl
-from inside import DEPTHS, MEASURED, compare_page, schema_of, share_right
-from inside import compare_judge as judge
-from inside import compare_KINDS as KINDS
+from inside import compare_rules, prompts
 
 from abbe.studies import Comparison
 from abbe.words.names import BASELINE, JUMPS
@@ -39,8 +37,7 @@ MANIFEST: dict[str, Any] = {
 def row(name: str, **changed: float | None) -> dict[str, Any]:
     """Every number with an interval of some percent around it, unless it is given."""
     loss, active, apart, capacity, ratio, right = NUMBERS.get(name, NUMBERS["topk:k=32"])
-    share = share_right(10 * right, 100)
-    low, high = share.low, share.high
+    share = compare_rules.share_right(10 * right, 100)
     known: dict[str, float | None] = {
         "loss": loss, "perplexity": 2.718281828**loss, "loss_change": loss - 3.2, "loss_rise": loss / 3.2 - 1,
         "effective_tokens": active / 8, "active": active, "zeros": 1 - active / 256, "separability": 0.5,
@@ -50,12 +47,11 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
         "needle_gain": right / 10 - 0.3,
     }  # fmt: skip
     values: dict[str, Any] = {"normalizer": name}
-    for measure in MEASURED:
-        value = known[measure]
+    for measure, value in known.items():
         assert value is not None
         around = 0.02 * abs(value)
         values |= {measure: value, f"{measure}_low": value - around, f"{measure}_high": value + around}
-    values |= {"needle_accuracy_low": low, "needle_accuracy_high": high}
+    values |= {"needle_accuracy_low": share.low, "needle_accuracy_high": share.high}
     if name == BASELINE:
         values |= {"needle_gain": None, "needle_gain_low": None, "needle_gain_high": None}
     values |= {"temperature": 2.0, "matched_heads": 1.0, "sensitivity_theory": None, "time_ratio": 1.4}
@@ -63,27 +59,26 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
 
 
 def table(rows: Sequence[Mapping[str, Any]] | None = None) -> pl.DataFrame:
-    return pl.DataFrame([row(name) for name in NAMES] if rows is None else rows, schema=schema_of("compare", "table"))
+    return Comparison.frame().of([row(name) for name in NAMES] if rows is None else rows)
 
 
 def needle(names: Sequence[str] = NAMES, lengths: Sequence[int] = (128, 256, 512)) -> pl.DataFrame:
     """Worse with length, better at the ends."""
     rows = []
     cells: list[tuple[str | None, int | None, float | None]] = [(None, None, None)]
-    for kind in KINDS:
+    for kind in prompts.KINDS:
         cells += [(kind, None, None), *((kind, length, None) for length in lengths)]
-        cells += [(kind, None, depth) for depth in DEPTHS]
+        cells += [(kind, None, depth) for depth in prompts.DEPTHS]
     for number, name in enumerate(names):
         for kind, length, depth in cells:
             right = 12 - number - (0 if length is None else length // 128) + (3 if depth in (0.0, 1.0) else 0)
-            share = share_right(max(0, right), 20)
-            low, high = share.low, share.high
+            share = compare_rules.share_right(max(0, right), 20)
             gain = (None,) * 3 if name == BASELINE else (-number / 20, -number / 20 - 0.1, 0.07)
             rows.append(
-                (name, kind, length, depth, 20, max(0, right) / 20, low, high, 0.05 if kind == "needle" else 0.02,
+                (name, kind, length, depth, 20, *astuple(share), 0.05 if kind == "needle" else 0.02,
                  *gain, right / 4 - 2, right / 4 - 2.4, right / 4 - 1.7)
             )  # fmt: skip
-    return pl.DataFrame(rows, schema=schema_of("compare", "needle"), orient="row")
+    return Comparison.frame("needle").of(rows)
 
 
 def comparison(
@@ -91,13 +86,7 @@ def comparison(
 ) -> Comparison:
     frame = table(rows)
     facts = MANIFEST | manifest
-    judgements, recommendation = judge(frame, len(facts["windows"]), 0.95)
+    judgements, recommendation = compare_rules.judge(frame, len(facts["windows"]), 0.95)
     if needles is None:
         needles = needle(frame["normalizer"].to_list())
-    return Comparison(frame, needles, judgements, recommendation, facts)
-
-
-def page_file(result: Comparison, folder: Path) -> Path:
-    path = folder / "compare.html"
-    path.write_text(compare_page(result), encoding="utf-8")
-    return path
+    return Comparison(table=frame, needle=needles, judgements=judgements, recommendation=recommendation, manifest=facts)

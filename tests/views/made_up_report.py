@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,10 +11,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import torch
-from inside import Heat, heat_codes, heat_grid, report_page
+from inside import Heat, heat_codes, heat_grid
+from unpacked_page import unpacked
 
-from abbe.results import SCHEMA, Run
+from abbe.results import SCHEMA
 from abbe.studies import Ball, HeadVerdict, Report, Sample, SampleRow
+from abbe.views import page
+from abbe.views.theme import THEMES, ThemeName
 from abbe.words.finding import Finding, KeyNumber
 
 LENGTHS, SIZES, TEMPERATURES = (64, 256, 1024), (1, 5, 20, 50), (0.1, 0.5, 1.0, 2.0)
@@ -129,22 +133,19 @@ def _ball(random: np.random.Generator, size: int, others: np.ndarray[Any, Any]) 
 
 def growth(places: Sequence[tuple[int, int]]) -> pl.DataFrame:
     rows = [
-        (layer, head, 0.1 * i % 1, 0.1 * i % 1 - 0.05, 0.1 * i % 1 + 0.05, None if i % 3 else 1024.0,
-         256.0 if i % 2 else None, 0.2, 10.0 ** (3 + i % 5), math.inf if i % 7 == 0 else 1e6)
+        (layer, head, 0.1 * i % 1, 0.1 * i % 1 - 0.05, 0.1 * i % 1 + 0.05, None if i % 3 else 1024,
+         256 if i % 2 else None, 0.2, 10.0 ** (3 + i % 5), math.inf if i % 7 == 0 else 1e6)
         for i, (layer, head) in enumerate(places)
     ]  # fmt: skip
-    names = ("decay", "decay_low", "decay_high", "uniform_from", "random_from", "weight", "faint_at", "half_until")
-    return _by_head(rows, names)
+    return Report.frame("growth").of(rows)
 
 
 def floors(places: Sequence[tuple[int, int]]) -> pl.DataFrame:
-    rows = [(layer, head, None if i % 4 == 0 else 0.05 * (1 + i % 9), 0.3) for i, (layer, head) in enumerate(places)]
-    return _by_head(rows, ("floor", "largest"))
-
-
-def _by_head(rows: Sequence[tuple[Any, ...]], names: Sequence[str]) -> pl.DataFrame:
-    kinds: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32} | dict.fromkeys(names, pl.Float64)
-    return pl.DataFrame(rows, schema=kinds, orient="row")
+    rows = [
+        (layer, head, None if i % 4 == 0 else 0.05 * (1 + i % 9), 0.1, 0.3, 0.5)
+        for i, (layer, head) in enumerate(places)
+    ]
+    return Report.frame("floors").of(rows)
 
 
 def alternatives(places: Sequence[tuple[int, int]]) -> pl.DataFrame:
@@ -159,12 +160,7 @@ def alternatives(places: Sequence[tuple[int, int]]) -> pl.DataFrame:
             rows.append(
                 (layer, head, name, share, share - 0.03, share + 0.03, gain, *ends, 0.12 * i, 100.0 / (1 + i), 9.0, 0.2)
             )
-    numbers = (
-        "separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high", "output_change", "active",
-        "effective_tokens", "sensitivity",
-    )  # fmt: skip
-    kinds: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.String}
-    return pl.DataFrame(rows, schema=kinds | dict.fromkeys(numbers, pl.Float64), orient="row")
+    return Report.frame("alternatives").of(rows)
 
 
 NUMBERS = (
@@ -207,13 +203,13 @@ def report(places: Sequence[tuple[int, int]] | None = None, **changes: Any) -> R
     """Parts of `Report`, and of its table (lengths, sizes, temperatures) or manifest, may be given instead."""
     there = grid() if places is None else list(places)
     of_table = {key: changes.pop(key) for key in ("lengths", "sizes", "temperatures") if key in changes}
-    manifest = changes.pop("manifest", MANIFEST)
-    heads = changes.pop("table", None)
-    run = Run(table(there, **of_table) if heads is None else heads, manifest)
     parts: dict[str, Any] = {
-        "run": run, "numbers": NUMBERS, "verdicts": VERDICTS, "heads": verdicts(there), "growth": growth(there),
+        "numbers": NUMBERS, "verdicts": VERDICTS, "heads": verdicts(there), "growth": growth(there),
         "floors": floors(there), "alternatives": alternatives(there), "advice": ADVICE, "sample": sample(there),
+        "manifest": MANIFEST,
     }  # fmt: skip
+    if "table" not in changes:
+        parts["table"] = table(there, **of_table)
     return Report(**(parts | changes))
 
 
@@ -224,6 +220,15 @@ def small(**changes: Any) -> Report:
 
 def page_file(result: Report, folder: Path) -> Path:
     """The page of any report as a file in the folder, as the command writes it."""
-    path = folder / "report.html"
-    path.write_text(report_page(result), encoding="utf-8")
-    return path
+    result.to_html(folder / "report.html")
+    return folder / "report.html"
+
+
+def page_charts(result: Report) -> dict[ThemeName, dict[str, Any]]:
+    """The charts of its page, whose datasets wait for a head, and the map, which is only a figure."""
+    packed = json.loads(unpacked(page(result), "chart"))
+    return {
+        theme: {"map": result.view().charts(theme)["map"]}  # type: ignore[misc]
+        | {name: chart[theme] | {"datasets": chart["datasets"]} for name, chart in packed.items()}
+        for theme in THEMES
+    }

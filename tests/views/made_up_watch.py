@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from abbe.results import FORMAT, Training
-from abbe.training import list_quantities, list_rules
+from abbe.results import FORMAT
+from abbe.training import Training, list_quantities, list_rules
 
 MEASURES = ("entropy", "max_logit", "max_weight", "separability@N=20", "query_gradient")
 MANIFEST: dict[str, Any] = {

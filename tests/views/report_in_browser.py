@@ -44,7 +44,7 @@ def made_up() -> Report:
 
 def value_of(report: Report, measure: str, layer: int, head: int, column: str = "value", **more: Any) -> Any:
     wanted = {"measure": measure, "layer": layer, "head": head, "length": 1024} | more
-    rows = report.run.table
+    rows = report.table
     for name, value in wanted.items():
         rows = rows.filter(pl.col(name).is_null() if value is None else pl.col(name) == value)
     (value,) = rows[column]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from inside import script
 from page_in_browser import needs_browser
 
+from abbe.views.html import script
 from abbe.words.numbers import number
 
 pytestmark = needs_browser
@@ -27,7 +27,7 @@ TABLE = [
 def page(browser: Any) -> Iterator[Any]:
     """An empty page that has read the script."""
     opened = browser.new_page()
-    opened.evaluate(f"() => {{ {script('numbers.js')} }}")
+    opened.evaluate(f"() => {{ {script('data.js')} }}")
     yield opened
     opened.close()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from abbe.measures import GROUPS, MeasureInfo, list_measures, list_tests
-from abbe.words.measures import measure_words
+from abbe.words.measures import glossary, measure_words, measures_of, without_temperature
 
 ALL = (*list_measures(), *list_tests())
 
@@ -22,3 +23,29 @@ def test_every_measure_is_explained(info: MeasureInfo) -> None:
 
 def test_names_and_labels_are_unique() -> None:
     assert len({info.name for info in ALL}) == len({info.label for info in ALL}) == len(ALL)
+
+
+@pytest.mark.parametrize(
+    ("name", "label", "group"),
+    [
+        ("sensitivity_worst_p95@T=0.25", "sensitivity, worst direction: 95 % of rows below, T = 0.25", 5),
+        ("difference_pair_max@T=1,eps=0.1", "difference, second key past the first: largest row, T = 1, step = 0.1", 5),
+        ("critical_n@0.01", "critical N at level 0.01", 6), ("something_new", "something new", 6),
+    ],
+)  # fmt: skip
+def test_names_with_temperatures_steps_and_levels(name: str, label: str, group: int) -> None:
+    assert (measure_words(name).label, measure_words(name).group) == (label, GROUPS[group])
+
+
+def test_every_measure_of_a_table_is_in_the_glossary_once() -> None:
+    names = ["separability", "entropy", "sensitivity_worst_mean", "sensitivity_worst_mean@T=0.5", "critical_n@0.01"]
+    table = pl.DataFrame({"measure": names * 2})
+    assert [words.name for words in measures_of(table)] == [names[1], names[0], *names[2:]]
+    listed = glossary(table)
+    assert [group for group, _ in listed] == sorted((group for group, _ in listed), key=GROUPS.index)
+    assert [words.name for _, entries in listed for words in entries] == [
+        "entropy", "separability", "sensitivity_worst_mean", "critical_n",
+    ]  # fmt: skip
+    assert [without_temperature(name) for name in names[1:4]] == [
+        ("entropy", None), ("sensitivity_worst_mean", 1.0), ("sensitivity_worst_mean", 0.5),
+    ]  # fmt: skip

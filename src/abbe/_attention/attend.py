@@ -89,7 +89,7 @@ def _refuse_both(name: str, is_set: bool, torch_name: str) -> None:
 
 
 SPARSE_FROM = 1 << 16  # scores: below, full rows cost less than the extra calls
-SPARSE_QUERIES = 16
+SPARSE_QUERIES = 16  # below, the four that are probed for their density would be much of the work
 _SOFTMAX = Softmax()
 
 
@@ -190,7 +190,7 @@ def attention(
     return without_hidden_keys(lambda *call: (_output(*call),), rule, inputs)[0]
 
 
-def _output(rule: Rule, inputs: Inputs) -> Tensor:
+def _output(rule: Rule[Normalizer], inputs: Inputs) -> Tensor:
     """By the cheapest of the equivalent paths."""
     if inside_transform():
         return dense(rule, inputs)[0]
@@ -231,9 +231,9 @@ def _sparse_pays(inputs: Inputs, small: bool) -> bool:
     return inputs.q.shape[-2] >= SPARSE_QUERIES and (not small if with_grad else score_count(inputs) >= SPARSE_FROM)
 
 
-def _kernel_applies(rule: Rule, inputs: Inputs) -> bool:
+def _kernel_applies(rule: Rule[Normalizer], inputs: Inputs) -> bool:
     """Whether torch's kernel is exact here, and stores no Lq x Lk tensor."""
-    q, k, v, mask, bias, sink = inputs
+    q, k, v, mask, bias, sink, _ = inputs
     plain = rule.softcap is None and rule.window is None and sink is None and not rule.dropout
     if _temperature(rule) is None or not plain or q.shape[-1] != v.shape[-1]:
         return False
@@ -243,7 +243,7 @@ def _kernel_applies(rule: Rule, inputs: Inputs) -> bool:
     return _kernel_takes(mask if bias is None else bias, rule, inputs) and (mask is None or bias is None)
 
 
-def _kernel_takes(extra: Tensor | None, rule: Rule, inputs: Inputs) -> bool:
+def _kernel_takes(extra: Tensor | None, rule: Rule[Normalizer], inputs: Inputs) -> bool:
     """Whether torch's kernel can use this mask or position_bias as it is; only its CPU kernel was examined."""
     if extra is None:
         return True
@@ -255,12 +255,12 @@ def _kernel_takes(extra: Tensor | None, rule: Rule, inputs: Inputs) -> bool:
     return not extra.requires_grad and extra.dtype == inputs.q.dtype and _temperature(rule) == 1
 
 
-def _temperature(rule: Rule) -> float | None:
+def _temperature(rule: Rule[Normalizer]) -> float | None:
     """The temperature of a plain softmax; None for any other normalizer."""
     return rule.normalizer.temperature if type(rule.normalizer) is Softmax else None
 
 
-def _with_row_scales(rule: Rule, inputs: Inputs, small: bool) -> tuple[Rule, Inputs] | None:
+def _with_row_scales(rule: Rule[Normalizer], inputs: Inputs, small: bool) -> tuple[Rule[Normalizer], Inputs] | None:
     """Softmax of queries multiplied by the factor of their row, if that follows from their position; else None."""
     scaling, q = rule.normalizer, inputs.q
     if not isinstance(scaling, LogNScaling | ScalableSoftmax) or scaling._forward_hooks or scaling._forward_pre_hooks:
@@ -279,7 +279,7 @@ def _with_row_scales(rule: Rule, inputs: Inputs, small: bool) -> tuple[Rule, Inp
     return plain, inputs._replace(q=q * scaling.scale_of_counts(counts))
 
 
-def _kernel(rule: Rule, inputs: Inputs) -> Tensor:
+def _kernel(rule: Rule[Normalizer], inputs: Inputs) -> Tensor:
     batch, temperature = batch_shape(inputs), _temperature(rule) or 1.0
     # Unless there are four dims, the last one contiguous, torch takes an implementation that stores all scores.
     q, k, v = (t.expand(*batch, *t.shape[-3:]).reshape(math.prod(batch), *t.shape[-3:]) for t in inputs[:3])
@@ -295,7 +295,9 @@ def _kernel(rule: Rule, inputs: Inputs) -> Tensor:
     return out.reshape(*batch, *out.shape[-3:])
 
 
-def _checked(q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, options: Options) -> tuple[Rule, Inputs]:
+def _checked(
+    q: Tensor, k: Tensor, v: Tensor, normalizer: str | Normalizer, options: Options
+) -> tuple[Rule[Normalizer], Inputs]:
     mask, position_bias, causal, dropout, window, scale, softcap, sink = options
     heads, queries, width = q.shape[-3:]
     full = torch.Size((*batch_shape(Inputs(q, k, v)), heads, queries, k.shape[-2]))

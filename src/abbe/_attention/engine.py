@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ..normalizers import Normalizer, inside_transform
@@ -24,15 +24,19 @@ EVERY = slice(None)
 Hidden = list[tuple[slice, Tensor]]  # some keys of a block, and a table (Lq, keys), True where a key is hidden
 
 
-class Rule(NamedTuple):
-    """How scores become weights."""
+How = TypeVar("How", covariant=True)
 
-    normalizer: Normalizer
+
+class Rule(NamedTuple, Generic[How]):
+    """All of a call but its tensors: with these, what a backward pass needs to repeat the forward pass."""
+
+    normalizer: How  # a module; sparse attention has the name of its map, which a custom operator can carry
     scale: float
     softcap: float | None = None
     causal: bool = False
     window: int | None = None
     dropout: float = 0.0
+    seed: int = 0  # of the dropout
 
 
 class Inputs(NamedTuple):
@@ -44,28 +48,33 @@ class Inputs(NamedTuple):
     mask: Tensor | None = None  # bool, broadcastable to (..., H, Lq, Lk)
     bias: Tensor | None = None  # float, broadcastable to (..., H, Lq, Lk)
     sink: Tensor | None = None  # (H,)
+    params: Any = None  # of the map, broadcastable to (..., H, Lq, P): a tensor in sparse attention, None elsewhere
 
 
 class BlockSize(NamedTuple):
     batch: int
     queries: int
+    key_heads: int | None = None  # all of them, as learned values per head need
 
 
 class Block(NamedTuple):
-    """Some batch elements and queries of a call, and the keys that these queries can see; all heads."""
+    """Some batch elements, heads and queries of a call, and the keys that these queries can see."""
 
-    number: int
     batch: tuple[slice, ...]
+    heads: slice
+    key_heads: slice
     queries: slice
     keys: slice
+    number: int = 0
 
+    @property
+    def rows(self) -> tuple[slice, ...]:
+        """Where its queries are in a tensor (..., H, Lq, X)."""
+        return *self.batch, self.heads, self.queries
 
-class Call(NamedTuple):
-    """What the backward pass needs, along with the tensors, to repeat the forward pass."""
-
-    rule: Rule
-    size: BlockSize
-    seed: int  # of the dropout
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(span.stop - span.start for span in self.rows)
 
 
 def score_count(inputs: Inputs) -> int:
@@ -80,11 +89,11 @@ def needs_grad(*tensors: Tensor | None) -> bool:
     return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
 
 
-def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hidden:
+def hidden_edges(rule: Rule[object], inputs: Inputs, queries: slice, keys: slice) -> Hidden:
     """Which of these keys causal and window hide: tables for the first and the last of them, none for the middle."""
     if not rule.causal and rule.window is None:
         return []
-    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
+    nearest, farthest = visible_distances(rule, inputs)
     offset = inputs.k.shape[-2] - inputs.q.shape[-2]
     # The last query sits at the last key.
     first, last = queries.start + offset, queries.stop - 1 + offset
@@ -98,37 +107,39 @@ def hidden_edges(rule: Rule, inputs: Inputs, queries: slice, keys: slice) -> Hid
     return hidden
 
 
-def visible_distances(causal: bool, window: int | None, q: Tensor, k: Tensor) -> tuple[int, int]:
+def visible_distances(rule: Rule[object], inputs: Inputs) -> tuple[int, int]:
     """Least and greatest (query position - key position) that causal and window allow."""
-    reach = q.shape[-2] + k.shape[-2] if window is None else window - 1
-    return 0 if causal else -reach, reach
+    reach = inputs.q.shape[-2] + inputs.k.shape[-2] if rule.window is None else rule.window - 1
+    return 0 if rule.causal else -reach, reach
 
 
-def blocks(call: Call, inputs: Inputs) -> Iterator[Block]:
-    """All blocks in which some query can see some key."""
-    queries, keys = inputs.q.shape[-2], inputs.k.shape[-2]
-    nearest, farthest = visible_distances(call.rule.causal, call.rule.window, inputs.q, inputs.k)
-    room, chunks = call.size.batch, [spans(queries, call.size.queries)]
+def blocks(rule: Rule[object], inputs: Inputs, size: BlockSize) -> Iterator[Block]:
+    """All blocks in which some query can see some key; the queries of a key head come in order."""
+    (heads, queries), (key_heads, keys) = inputs.q.shape[-3:-1], inputs.k.shape[-3:-1]
+    group = heads // key_heads
+    nearest, farthest = visible_distances(rule, inputs)
+    room, chunks = size.batch, [spans(key_heads, size.key_heads or key_heads), spans(queries, size.queries)]
     # From the innermost batch dim outwards, so that a block is contiguous in memory.
     for length in reversed(inputs.q.shape[:-3]):
         step = max(1, min(length, room))
         room //= step
         chunks.insert(0, spans(length, step))
-    for number, (*batch, span) in enumerate(product(*chunks)):
+    for number, (*batch, shared, span) in enumerate(product(*chunks)):
         first = max(0, span.start + keys - queries - farthest)
         last = min(keys, span.stop + keys - queries - nearest)
         if first < last:
-            yield Block(number, tuple(batch), span, slice(first, last))
+            own = slice(shared.start * group, shared.stop * group)
+            yield Block(tuple(batch), own, shared, span, slice(first, last), number)
 
 
 def spans(length: int, step: int) -> list[slice]:
     return [slice(start, min(start + step, length)) for start in range(0, length, step)]
 
 
-def best_block_size(rule: Rule, inputs: Inputs) -> BlockSize:
+def best_block_size(rule: Rule[object], inputs: Inputs) -> BlockSize:
     heads, queries, keys = *inputs.q.shape[-3:-1], inputs.k.shape[-2]
     scores = BLOCK_BYTES // (heads * compute_dtype(inputs.q).itemsize)
-    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
+    nearest, farthest = visible_distances(rule, inputs)
     reach = farthest - nearest
     # r queries see min(keys, r + reach) keys, and r times that must be at most `scores`.
     within_reach = (math.isqrt(reach * reach + 4 * scores) - reach) // 2
@@ -136,15 +147,15 @@ def best_block_size(rule: Rule, inputs: Inputs) -> BlockSize:
 
 
 def part_of(inputs: Inputs, block: Block) -> Inputs:
-    def take(t: Tensor | None, *last: slice) -> Any:
-        index = (*block.batch, EVERY, *last, EVERY)
+    """What a block reads of q, k, v, mask and bias."""
+
+    def take(t: Tensor | None, *index: slice) -> Any:
+        """A dimension of 1 is shared by all blocks."""
         return None if t is None else t[tuple(EVERY if n == 1 else i for n, i in zip(t.shape, index, strict=False))]
 
-    q, k, v, mask, bias, sink = inputs
-    queries, keys = block.queries, block.keys
-    return Inputs(
-        take(q, queries), take(k, keys), take(v, keys), take(mask, queries, keys), take(bias, queries, keys), sink
-    )
+    of_keys, pairs = (*block.batch, block.key_heads, block.keys), (*block.rows, block.keys)
+    k, v, mask, bias = take(inputs.k, *of_keys), take(inputs.v, *of_keys), *(take(t, *pairs) for t in inputs[3:5])
+    return inputs._replace(q=take(inputs.q, *block.rows), k=k, v=v, mask=mask, bias=bias)
 
 
 def batch_shape(inputs: Inputs) -> torch.Size:
@@ -215,7 +226,7 @@ def beside_sink(normalizer: Normalizer, logits: Tensor, sink: Tensor | None) -> 
     return weights if sink is None else weights[..., 1:].contiguous()
 
 
-def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:
+def normalize(normalizer: nn.Module, logits: Tensor, parameters: Sequence[Tensor]) -> Tensor:
     """The weights, with these values of the normalizer's parameters."""
     # Backward must see the same values as forward, and a caller's functional_call replaces them in forward only.
     names = (name for name, _ in normalizer.named_parameters())
@@ -224,7 +235,7 @@ def normalize(normalizer: Normalizer, logits: Tensor, parameters: Sequence[Tenso
     return weights
 
 
-def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
+def dense(rule: Rule[nn.Module], inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Output and weights in ordinary torch operations: any transform works, memory is O(Lq x Lk)."""
     batch, dtype = batch_shape(inputs), compute_dtype(inputs.q)
     q, k, v = (t if t.shape[:-3] == batch else t.expand(*batch, *t.shape[-3:]) for t in inputs[:3])
@@ -241,39 +252,37 @@ def dense(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
     return out.to(inputs.v.dtype), weights.to(inputs.v.dtype)
 
 
-def blockwise(rule: Rule, inputs: Inputs, size: BlockSize | None = None) -> Tensor:
+def blockwise(rule: Rule[nn.Module], inputs: Inputs, size: BlockSize | None = None) -> Tensor:
     """Output in O(block x Lk) memory; by default the block size is chosen automatically."""
     batch = batch_shape(inputs)
     q = inputs.q.expand(*batch, *inputs.q.shape[-3:])
     aligned = (None if t is None else t[(None,) * (q.dim() - t.dim())] for t in inputs[1:5])
     # From torch's global generator, so that torch.manual_seed applies; without dropout it is not used.
-    seed = int(torch.randint(2**62, ())) if rule.dropout else 0
-    call = Call(rule, size or best_block_size(rule, inputs), seed)
-    parameters = rule.normalizer.parameters()
-    out: Tensor = _Blockwise.apply(call, q, *aligned, inputs.sink, *parameters)  # type: ignore[no-untyped-call]
+    rule = rule._replace(seed=int(torch.randint(2**62, ())) if rule.dropout else 0)
+    size, parameters = size or best_block_size(rule, inputs), rule.normalizer.parameters()
+    out: Tensor = _Blockwise.apply(rule, size, q, *aligned, inputs.sink, *parameters)  # type: ignore[no-untyped-call]
     return out
 
 
 class _Blockwise(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Any) -> Tensor:
-        ctx.call = call
+    def forward(ctx: Any, rule: Rule[nn.Module], size: BlockSize, *tensors: Any) -> Tensor:
+        ctx.rule, ctx.size = rule, size
         ctx.save_for_backward(*tensors)
-        return block_output(call, Inputs(*tensors[:6]), tensors[6:])
+        return block_output(rule, size, Inputs(*tensors[:6]), tensors[6:])
 
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> Any:
-        needed = ctx.needs_input_grad[1:]
-        grads = _Gradients.apply(ctx.call, needed, grad_out, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return None, *grads
+        given = ctx.rule, ctx.size, ctx.needs_input_grad[2:], grad_out, *ctx.saved_tensors
+        return None, None, *_Gradients.apply(*given)  # type: ignore[no-untyped-call]
 
 
 class _Gradients(torch.autograd.Function):
     """A separate function, so that its derivative can raise a clear error."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, needed: Sequence[bool], grad_out: Tensor, *tensors: Any) -> Any:
-        return block_gradients(call, needed, grad_out, Inputs(*tensors[:6]), tensors[6:])
+    def forward(ctx: Any, rule: Any, size: Any, needed: Sequence[bool], grad_out: Tensor, *tensors: Any) -> Any:
+        return block_gradients(rule, size, needed, grad_out, Inputs(*tensors[:6]), tensors[6:])
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor) -> Any:
@@ -283,48 +292,48 @@ class _Gradients(torch.autograd.Function):
         )
 
 
-def block_output(call: Call, inputs: Inputs, parameters: Sequence[Tensor]) -> Tensor:
-    rule = call.rule
+def block_output(rule: Rule[nn.Module], size: BlockSize, inputs: Inputs, parameters: Sequence[Tensor]) -> Tensor:
     out = inputs.v.new_zeros(*inputs.q.shape[:-1], inputs.v.shape[-1])
     inputs = in_compute_dtype(inputs)
     with full_precision(out):
-        for block in blocks(call, inputs):
+        for block in blocks(rule, inputs, size):
             part = part_of(inputs, block)
             scores = soft_cap(grouped_scores(part.q * rule.scale, part.k), rule.softcap)
             logits = logits_of(scores, part, hidden_edges(rule, inputs, block.queries, block.keys))
             weights = normalize(rule.normalizer, logits, parameters)[..., -part.k.shape[-2] :]
             if rule.dropout:
-                weights = weights * dropout_factors(call, block, weights)
+                weights = weights * dropout_factors(rule, block, weights)
             values = unfold_heads(fold_heads(weights, part.k.shape[-3]) @ part.v, part.q.shape[-3])
-            out[(*block.batch, EVERY, block.queries)] = values.to(out.dtype)
+            out[block.rows] = values.to(out.dtype)
     return out
 
 
 def block_gradients(
-    call: Call, needed: Sequence[bool], grad_out: Tensor, inputs: Inputs, parameters: Sequence[Tensor]
-) -> tuple[Tensor | None, ...]:
+    rule: Rule[nn.Module], size: BlockSize, needed: Sequence[bool], grad_out: Tensor, inputs: Inputs,
+    parameters: Sequence[Tensor],
+) -> tuple[Tensor | None, ...]:  # fmt: skip
     """One gradient, or None, for each of q, k, v, mask, bias, sink and the parameters of the normalizer."""
-    tensors = (*inputs, *parameters)
+    tensors = (*inputs[:6], *parameters)
     inputs = in_compute_dtype(inputs)
     totals = [zeros_for(t, inputs.q) if n and t is not None else None for t, n in zip(tensors, needed, strict=True)]
     learned = [t.detach().requires_grad_(n) for t, n in zip(parameters, needed[6:], strict=True)]
     with full_precision(grad_out):
-        for block in blocks(call, inputs):
+        for block in blocks(rule, inputs, size):
             part, total = part_of(inputs, block), part_of(Inputs(*totals[:6]), block)  # type: ignore[arg-type]
-            hidden = hidden_edges(call.rule, inputs, block.queries, block.keys)
-            grad = grad_out[(*block.batch, EVERY, block.queries)].to(part.q.dtype)
-            grads = _gradients_of_block(call, block, part, hidden, grad, learned)
-            for sum_so_far, more in zip((*total, *totals[6:]), grads, strict=True):
+            hidden = hidden_edges(rule, inputs, block.queries, block.keys)
+            grad = grad_out[block.rows].to(part.q.dtype)
+            grads = _gradients_of_block(rule, block, part, hidden, grad, learned)
+            for sum_so_far, more in zip((*total[:6], *totals[6:]), grads, strict=True):
                 if sum_so_far is not None and more is not None:
                     sum_so_far += more.sum_to_size(sum_so_far.shape)
     return tuple(s if s is None or t is None else s.to(t.dtype) for s, t in zip(totals, tensors, strict=True))
 
 
 def _gradients_of_block(
-    call: Call, block: Block, part: Inputs, hidden: Hidden, grad_out: Tensor, learned: Sequence[Tensor]
+    rule: Rule[nn.Module], block: Block, part: Inputs, hidden: Hidden, grad_out: Tensor, learned: Sequence[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """What this block adds to the gradients of q, k, v, mask, bias, sink and the learned parameters."""
-    rule, heads, kv_heads, keys = call.rule, part.q.shape[-3], *part.k.shape[-3:-1]
+    heads, kv_heads, keys = part.q.shape[-3], *part.k.shape[-3:-1]
     q = part.q * rule.scale
     scores = soft_cap(grouped_scores(q, part.k), rule.softcap)
     # Derivative of c tanh(s/c), from the capped scores themselves.
@@ -335,7 +344,7 @@ def _gradients_of_block(
     grad_out = fold_heads(grad_out, kv_heads)
     kept, grad = weights.detach(), unfold_heads(grad_out @ part.v.mT, heads)
     if rule.dropout:
-        factors = dropout_factors(call, block, kept)
+        factors = dropout_factors(rule, block, kept)
         kept, grad = kept * factors, grad * factors
     grad_v = fold_heads(kept, kv_heads).mT @ grad_out
     wanted = [logits, *(t for t in learned if t.requires_grad)]
@@ -350,11 +359,11 @@ def _gradients_of_block(
     return grad_q, folded.mT @ fold_heads(q, kv_heads), grad_v, None, grad_bias, grad_sink, *grad_learned
 
 
-def dropout_factors(call: Call, block: Block, weights: Tensor) -> Tensor:
+def dropout_factors(rule: Rule[object], block: Block, weights: Tensor) -> Tensor:
     """0 or 1 / (1 - dropout), the same in forward and backward."""
     # Seeded by the block's number: backward draws the same factors without keeping them.
-    generator = torch.Generator(weights.device).manual_seed(call.seed + block.number)
-    keep = 1 - call.rule.dropout
+    generator = torch.Generator(weights.device).manual_seed(rule.seed + block.number)
+    keep = 1 - rule.dropout
     return torch.empty_like(weights).bernoulli_(keep, generator=generator).div_(keep)
 
 
@@ -365,7 +374,9 @@ def zeros_for(t: Tensor, at_least: Tensor) -> Tensor:
 Results = tuple[Tensor, ...]  # the output, then the weights if they are returned
 
 
-def without_hidden_keys(attend: Callable[[Rule, Inputs], Results], rule: Rule, inputs: Inputs) -> Results:
+def without_hidden_keys(
+    attend: Callable[[Rule[Normalizer], Inputs], Results], rule: Rule[Normalizer], inputs: Inputs
+) -> Results:
     """attend(rule, inputs), where NaN and infinities of hidden keys and values reach no result and no gradient."""
     causal = rule.causal and inputs.q.shape[-2] > 1  # a single query is the last one, and sees all keys
     hides = causal or rule.window is not None or inputs.mask is not None or inputs.bias is not None
@@ -396,7 +407,7 @@ def are_finite(*tensors: Tensor) -> bool:
     return all(map(math.isfinite, sums)) or all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
-def _spoiled_rows(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
+def _spoiled_rows(rule: Rule[object], inputs: Inputs) -> tuple[Tensor, Tensor]:
     """Rows (..., H, Lq, 1) whose output, and whose weights, depend on numbers that are not finite."""
     # Of NaN the largest is NaN, which is not less.
     q, k, v = (~(t.detach().abs().amax(-1, keepdim=True) < math.inf) for t in inputs[:3])
@@ -407,13 +418,13 @@ def _spoiled_rows(rule: Rule, inputs: Inputs) -> tuple[Tensor, Tensor]:
     return weights | values, weights
 
 
-def _seen(rule: Rule, inputs: Inputs, flags: Tensor) -> Tensor:
+def _seen(rule: Rule[object], inputs: Inputs, flags: Tensor) -> Tensor:
     """Sums of the flags (..., Hkv, Lk, n) over the keys that each query sees, (..., H, Lq, n)."""
     heads, queries, keys = *inputs.q.shape[-3:-1], inputs.k.shape[-2]
     flags = flags.repeat_interleave(heads // flags.shape[-3], -3)
     shown = None if inputs.bias is None else inputs.bias != -math.inf
     table = shown if inputs.mask is None else inputs.mask if shown is None else inputs.mask & shown
-    nearest, farthest = visible_distances(rule.causal, rule.window, inputs.q, inputs.k)
+    nearest, farthest = visible_distances(rule, inputs)
     position = torch.arange(keys - queries, keys, device=flags.device)
     if table is not None and table.dim() > 1 and table.shape[-2] > 1:
         distance = position[:, None] - torch.arange(keys, device=flags.device)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .switch import loading
+from .switch import load, loading
 
 _SHARE = 1 << 14  # numbers of the first tensor per share, at least
 _SHARES = 4  # per thread, so that a thread that is held up leaves the rest to the others
@@ -66,7 +66,7 @@ _functions: dict[tuple[Any, ...], Any] = {}
 def _function(kernel: Any, tensors: Sequence[Tensor]) -> Any:
     """The C function, compiled or loaded now."""
     with loading():
-        from .entries import entry  # loads numba
+        from .compiled import entry  # loads numba
 
         return entry(kernel, tuple((_NAMES[x.dtype], x.dim()) for x in tensors)).ctypes
 
@@ -123,3 +123,22 @@ def _forget_threads() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
+
+
+PACKED_BY = 48  # vectors: whole panels (`sums`) on every processor
+
+
+def pack(vectors: Tensor) -> Tensor:
+    """(heads, whole panels of vectors times depth), from contiguous (heads, vectors, depth) in float32."""
+    heads, count, depth = vectors.shape
+    parts = -(-count // PACKED_BY)
+    packed = torch.empty(heads, parts * PACKED_BY * depth, dtype=torch.float32)
+    over_rows(load("abbe._kernels.sums", "pack_keys"), heads * parts, vectors, packed)
+    return packed
+
+
+@cache
+def products_pay() -> bool:
+    """Whether products inside a kernel keep up with torch's: they need vectors of 256 bits with fused multiply-add."""
+    pay: bool = load("abbe._kernels.sums", "PAY")
+    return pay

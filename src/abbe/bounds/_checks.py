@@ -9,6 +9,8 @@ from torch import Tensor
 
 from .._errors import AbbeError
 
+__all__ = ["selected_set"]
+
 Number = Tensor | float | int
 
 

@@ -22,6 +22,20 @@ from ._checks import (
     selected_count,
 )
 
+__all__ = [
+    "distance",
+    "distance_bound",
+    "distance_bound_root_paper",
+    "distance_sandwich",
+    "expected_distance_bound_paper",
+    "expected_distance_bounds",
+    "expected_distance_ceiling",
+    "expected_distance_exact",
+    "expected_net_distance_squared",
+    "net_distance",
+    "net_distance_bound",
+]
+
 
 class Split(NamedTuple):
     """Rows cut into selected and other keys."""

@@ -11,11 +11,26 @@ from .._errors import AbbeError
 from ..normalizers import normalizer
 from ._checks import Number, as_tensor, checked_weights, fraction, key_count, not_negative, positive, root
 
+__all__ = [
+    "change_bound",
+    "change_bound_by_norm",
+    "frobenius_norm",
+    "frobenius_norm_bound",
+    "inf_to_one_norm",
+    "inf_to_one_supremum",
+    "largest_entry",
+    "lipschitz",
+    "log_derivative_bound",
+    "one_norm",
+    "selective_temperature",
+    "sensitivity_at_equal_selectivity",
+    "spectral_norm",
+    "spectral_norm_bound_paper",
+    "spectral_norm_bounds",
+    "spectral_norm_supremum",
+]
+
 _MOST_KEYS_TO_ENUMERATE = 20  # half a million sets, as a set and its complement count the same
-
-
-def _largest_share(weights: Tensor) -> Tensor:
-    return (weights * (1 - weights)).amax(-1)
 
 
 def largest_entry(weights: Tensor, temperature: Number = 1.0) -> Tensor:
@@ -36,7 +51,7 @@ def largest_entry(weights: Tensor, temperature: Number = 1.0) -> Tensor:
         0.25
     """
     a, _ = checked_weights(weights)
-    return _largest_share(a) / positive("temperature", temperature, a)
+    return (a * (1 - a)).amax(-1) / positive("temperature", temperature, a)
 
 
 def spectral_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
@@ -76,9 +91,8 @@ def spectral_norm_bounds(weights: Tensor, temperature: Number = 1.0) -> tuple[Te
         >>> [float(bound) for bound in abbe.bounds.spectral_norm_bounds(torch.tensor([0.5, 0.25, 0.25]))]
         [0.25, 0.5]
     """
-    a, _ = checked_weights(weights)
-    share = _largest_share(a) / positive("temperature", temperature, a)
-    return share, 2 * share
+    entry = largest_entry(weights, temperature)
+    return entry, 2 * entry
 
 
 def spectral_norm_supremum(temperature: Number = 1.0) -> Tensor:
@@ -178,8 +192,7 @@ def one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
         >>> float(abbe.bounds.one_norm(torch.tensor([0.5, 0.25, 0.25])))
         0.5
     """
-    a, _ = checked_weights(weights)
-    return 2 * _largest_share(a) / positive("temperature", temperature, a)
+    return 2 * largest_entry(weights, temperature)
 
 
 def inf_to_one_norm(weights: Tensor, temperature: Number = 1.0) -> Tensor:
@@ -218,10 +231,7 @@ def inf_to_one_supremum(temperature: Number = 1.0) -> Tensor:
     High means that noise on all logits can move much weight. Source: this project; independently arXiv 2602.18849.
 
     Args:
-        temperature: T > 0.
-
-    Returns:
-        Weight per logit.
+        temperature: as for `spectral_norm_supremum`; so is the unit.
 
     Examples:
         >>> float(abbe.bounds.inf_to_one_supremum(0.5))

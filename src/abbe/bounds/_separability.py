@@ -12,6 +12,17 @@ from .._errors import AbbeError
 from ._checks import Number, as_tensor, checked_weights, key_count, not_negative, positive, root, selected_count
 from ._distance import norm, split
 
+__all__ = [
+    "BallCount",
+    "Retrieval",
+    "coverage_paper",
+    "precision_recall",
+    "separability",
+    "sphere_separability_bounds",
+    "sphere_separability_bounds_paper",
+    "sphere_separability_estimate",
+]
+
 
 class BallCount(NamedTuple):
     """Separability of selected sets. A ratio of 1 means that all selected tokens are separable, low that few are.

@@ -22,6 +22,28 @@ from ._checks import (
     selected_set,
 )
 
+__all__ = [
+    "TruncationErrors",
+    "effective_number",
+    "effective_number_bound",
+    "entmax_contenders",
+    "entmax_gap",
+    "entropy",
+    "entropy_deficit_bound",
+    "entropy_deficit_bound_loose",
+    "general_weight_range",
+    "general_weight_range_paper",
+    "margin_needed",
+    "mass_law",
+    "top_mass",
+    "top_mass_bounds",
+    "truncation_errors",
+    "weight_bounds",
+    "weight_range",
+    "weight_range_paper",
+    "winners_mass",
+]
+
 
 def weight_bounds(logits: Tensor, temperature: Number = 1.0, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Least and greatest weight that softmax can give each key, knowing only its logit and the extremes of the row.

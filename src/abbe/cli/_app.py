@@ -6,7 +6,7 @@ Nothing heavy is imported before a command runs: help and completion must answer
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -14,11 +14,9 @@ from typer.core import TyperGroup
 
 from .. import __version__
 from .._declared import studies
-from ._commands import COMMANDS
-from ._invocation import MISTAKE
-from ._options import Debug
-from ._study import command_of
-from ._watch import EXAMPLES, watch
+from ._commands import commands
+from ._options import MISTAKE, Debug
+from .study import command_of
 
 FIRST, MORE = "Commands", "More"
 # What a newcomer needs, in this order; all other commands follow under More.
@@ -36,14 +34,9 @@ _GROUPS = {
 class OneLineGroup(TyperGroup):
     """The commands of abbe; an error that typer would show in a box becomes a line on standard error."""
 
-    def main(
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, complete_var: str | None = None,
-        standalone_mode: bool = True, windows_expand_args: bool = True, **extra: Any,
-    ) -> Any:  # fmt: skip
-        def run() -> Any:
-            return super(OneLineGroup, self).main(args, prog_name, complete_var, False, windows_expand_args, **extra)
-
-        if not standalone_mode:
+    def main(self, *args: Any, **extra: Any) -> Any:
+        run = partial(super().main, *args, **extra | {"standalone_mode": False})
+        if not extra.get("standalone_mode", True):
             return run()
         try:
             code = run()
@@ -77,30 +70,21 @@ def _top(
         raise typer.Exit
 
 
-def _examples(examples: Sequence[str]) -> str:
-    return "\n".join(["Examples:", *(f"[bold]{example}[/]" for example in examples)])
-
-
 def _add_commands() -> None:
-    commands = {function.__name__: (function, examples) for function, examples in {**COMMANDS, watch: EXAMPLES}.items()}
-    groups: dict[str, typer.Typer] = {}
+    of_group: dict[str, dict[str, Any]] = {"": commands()}
     for study in studies().values():
-        if study.command.endswith("--each"):  # an option of report
-            continue
-        group, _, name = study.command.rpartition(" ")
-        if not group:
-            commands[name] = command_of(study)
-            continue
-        if group not in groups:
-            groups[group] = typer.Typer(name=group, help=_GROUPS.get(group), no_args_is_help=True)
-        function, examples = command_of(study)
-        groups[group].command(epilog=_examples(examples))(function)
-    for name in sorted(commands, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
-        function, examples = commands[name]
-        panel = FIRST if name in _FIRST else MORE
-        app.command(epilog=_examples(examples), rich_help_panel=panel)(function)
-    for sub in groups.values():
-        app.add_typer(sub, rich_help_panel=MORE)
+        if not study.command.endswith("--each"):  # an option of report
+            group, _, name = study.command.rpartition(" ")
+            of_group.setdefault(group, {})[name] = command_of(study)
+    for group, listed in of_group.items():
+        where = typer.Typer(name=group, help=_GROUPS.get(group), no_args_is_help=True) if group else app
+        for name in sorted(listed, key=lambda name: _FIRST.index(name) if name in _FIRST else len(_FIRST)):
+            function, examples = listed[name]
+            shown = "\n".join(["Examples:", *(f"[bold]{example}[/]" for example in examples)])
+            panel = (FIRST if name in _FIRST else MORE) if where is app else None
+            where.command(epilog=shown, rich_help_panel=panel)(function)
+        if where is not app:
+            app.add_typer(where, rich_help_panel=MORE)
 
 
 _add_commands()

@@ -18,7 +18,7 @@ from .._errors import AbbeError
 from .._files import CannotWrite
 from .._lazy import MissingExtraError
 from ._app import app
-from ._invocation import FAILED, MISTAKE, PIPE_CLOSED, STOPPED, current
+from ._options import FAILED, MISTAKE, PIPE_CLOSED, STOPPED, current
 
 _PATIENCE = 2.0  # seconds that cleaning up may take before another Ctrl-C interrupts it
 _ENDED = {128 + number: number for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))}

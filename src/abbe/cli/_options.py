@@ -1,30 +1,81 @@
-"""Options that several commands share, and how their values are parsed."""
+"""Options of commands, made from signatures and docstrings: parameters are options, `Args:` are their help.
+
+What many commands share (model, text, device, seed) has its words here; how a value is parsed follows from its
+annotation. Also what `main` must know of a running command.
+"""
 
 from __future__ import annotations
 
+import inspect
+import math
 import re
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, overload
+from typing import Annotated, Any
 
 import typer
 
+from .._declared import Option
 from .._errors import AbbeError
 from .._lazy import need
-from . import _complete
-from ._invocation import current
+from . import complete
 
-Number = TypeVar("Number", int, float)
+FAILED, MISTAKE, STOPPED, PIPE_CLOSED = 1, 2, 130, 141  # exit codes
 
-
-def setting(help: str, *names: str, panel: str = "What is measured", **more: Any) -> typer.models.OptionInfo:
-    """An option that determines what is measured."""
-    option: typer.models.OptionInfo = typer.Option(*names, help=help, rich_help_panel=panel, **more)
-    return option
+FROM_THE_START = "nothing was kept, the same command starts again"
+RESUMES = "finished work is kept: run the same command again to resume"
 
 
-def output(help: str, *names: str, **more: Any) -> typer.models.OptionInfo:
-    """An option that determines what is written and shown."""
-    return setting(help, *names, panel="Output", **more)
+@dataclass
+class Invocation:
+    """Set by options and commands, read after an error."""
+
+    debug: bool = False
+    if_stopped: str = FROM_THE_START
+    interrupted: float = -math.inf  # when Ctrl-C was last passed on, by the monotonic clock
+
+    def reset(self) -> None:
+        self.debug, self.if_stopped, self.interrupted = False, FROM_THE_START, -math.inf
+
+
+current = Invocation()
+_NAMES = {
+    "normalizer": "--with", "normalizers": "--with", "optimizers": "--optimizer", "figures": "--figure",
+    "figures_folder": "--figures", "opened": "--open/--no-open", "as_json": "--json", "listing": "--list",
+}  # fmt: skip
+# Options with the same meaning everywhere, given as they are.
+_COMMON = {
+    "model": "embedded, smollm2 or minilm (after abbe pull), a folder, a .gguf file or a hub id.",
+    "text": "Text file, - for standard input, or the text itself in quotes if it has a space; may be repeated. "
+    "Without one, the sample that comes with abbe.",
+    "device": "Where the model runs: cpu, cuda, cuda:1, mps, xpu, or auto for an accelerator if there is one.",
+    "dtype": "Precision of the weights: float32, bfloat16 or float16.",
+    "device_map": "Spread the model over several devices instead: auto, balanced or sequential; needs accelerate.",
+    "seed": "Random seed.",
+    "figures_folder": "Folder for the charts as PNG, SVG and PDF.",
+    "opened": "Open the page in your browser.",
+}
+_DEFAULTS = {"device": "cpu", "dtype": "float32"}
+_SEVERAL = ("text", "normalizers", "optimizers")  # may be repeated
+_TYPES: dict[str, Any] = {
+    "bool": bool, "bool | None": bool | None, "int": int, "int | None": int | None, "float": float,
+    "float | None": float | None, "Path": Path, "Path | None": Path | None, "list[str] | None": list[str] | None,
+}  # fmt: skip
+_COMPLETED: dict[str, Callable[[str], list[str]]] = {
+    **dict.fromkeys(("model", "other"), complete.models),
+    **dict.fromkeys(("normalizer", "normalizers", "plan", "specs"), complete.normalizers),
+    "figures": complete.figures,
+    "device": complete.one_of(("auto", "cpu", "cuda", "mps", "xpu")),
+    "device_map": complete.one_of(("auto", "balanced", "balanced_low_0", "sequential")),
+    "dtype": complete.one_of(("float32", "bfloat16", "float16")),
+}
+_PANELS = {
+    **dict.fromkeys(("level", "resamples"), "Statistics"),
+    **dict.fromkeys(("flops", "bandwidth", "devices", "memory"), "Another device"),
+    **dict.fromkeys(("out", "gguf", "html", "figures_folder", "opened", "follow", "as_json", "quiet"), "Output"),
+    **dict.fromkeys(("shard", "engine", "address", "actors"), "Many machines"),
+}
 
 
 def _remember_debug(value: bool) -> bool:
@@ -33,95 +84,102 @@ def _remember_debug(value: bool) -> bool:
     return value
 
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        help="embedded, smollm2 or minilm (after abbe pull), a folder, a .gguf file or a hub id.",
-        autocompletion=_complete.models,
-    ),
-]
-TextFiles = Annotated[
-    list[str] | None,
-    setting(
-        "Text file, - for standard input, or the text itself in quotes if it has a space; may be repeated. "
-        "Without one, the sample that comes with abbe.",
-        "--text",
-    ),
-]
-Device = Annotated[
-    str,
-    setting(
-        "Where the model runs: cpu, cuda, cuda:1, mps, xpu, or auto for an accelerator if there is one.",
-        autocompletion=_complete.devices,
-    ),
-]
-Dtype = Annotated[
-    str,
-    setting("Precision of the weights: float32, bfloat16 or float16.", autocompletion=_complete.dtypes),
-]
-DeviceMap = Annotated[
-    str | None,
-    setting(
-        "Spread the model over several devices instead: auto, balanced or sequential; needs accelerate.",
-        autocompletion=_complete.device_maps,
-    ),
-]
-Lengths = Annotated[str | None, setting("Window lengths in tokens, such as 64,256,1024.")]
-Windows = Annotated[int, setting("Windows per length; intervals are computed over them.")]
-Queries = Annotated[str, setting('Queries per window, or "all".')]
-Seed = Annotated[int, setting("Random seed.")]
-FIGURES = "Folder for the charts as PNG, SVG and PDF."
-QUIET = "No cost line, progress bar or table; only the path of the page."
-Figures = Annotated[Path | None, output(FIGURES)]
-Opened = Annotated[bool, output("Open the page in your browser.", "--open/--no-open")]
-Quiet = Annotated[bool, output("No table; only the path of the page.", "--quiet")]
 Debug = Annotated[
     bool,
-    output("Show the full traceback of an error instead of one line.", "--debug", callback=_remember_debug),
-]
+    typer.Option(
+        "--debug", help="Show the full traceback of an error instead of one line.", callback=_remember_debug,
+        rich_help_panel="Output",
+    ),
+]  # fmt: skip
 
 
-def out_option(folder: str) -> typer.models.OptionInfo:
-    return output(f"Folder for run and page; by default abbe-{folder}. A stopped run resumes from it.")
+def as_command(
+    run: Callable[..., None], name: str, help: str, options: Sequence[Option], arguments: Collection[str]
+) -> Callable[..., None]:
+    """The function that typer sees; it calls `run` with what differs from the defaults, parsed."""
+    own = {option.name: option for option in options}
+    parameters = [_parameter(option, option.name in arguments) for option in options]
+    defaults = {parameter.name: parameter.default for parameter in parameters}
+    parameters.append(_keyword("debug", Debug, False))
+
+    def command(*, debug: bool, **given: Any) -> None:
+        run(**{name: _parsed(own[name], value) for name, value in given.items() if value != defaults[name]})
+
+    command.__name__, command.__doc__ = name, help
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
-def json_option(what: str) -> typer.models.OptionInfo:
-    return output(what, "--json")
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
 
 
-def quiet_option(what: str) -> typer.models.OptionInfo:
-    return output(what, "--quiet")
+def _parameter(option: Option, is_argument: bool) -> inspect.Parameter:
+    """An option of the command line; its annotation says how it is given."""
+    kind, default = _kind(option)
+    words = option.meaning.rstrip(".").replace("`", "")
+    values = re.findall(r'"(\w+)"', option.meaning) if "str" in option.annotation else []
+    offered = _COMPLETED.get(option.name) or (complete.one_of(values) if values else None)
+    help = _COMMON.get(option.name, f"{words[:1].upper()}{words[1:]}.")
+    panel = _PANELS.get(option.name, "What is measured")
+    info = (
+        typer.Argument(help=help, autocompletion=offered)
+        if is_argument
+        else typer.Option(_name(option), help=help, autocompletion=offered, rich_help_panel=panel)
+    )
+    return _keyword(option.name, Annotated[kind, info], inspect.Parameter.empty if default is ... else default)
 
 
-@overload
-def numbers(option: str, value: str, kind: type[Number]) -> list[Number]: ...
-@overload
-def numbers(option: str, value: str | None, kind: type[Number]) -> list[Number] | None: ...
-def numbers(option: str, value: str | None, kind: type[Number]) -> list[Number] | None:
-    """Comma-separated numbers; None if the option is absent."""
-    if value is None:
-        return None
+def _name(option: Option) -> str:
+    dashed = option.name.replace("_", "-")
+    both = option.annotation == "bool | None" or option.default is True
+    return _NAMES.get(option.name, f"--{dashed}/--no-{dashed}" if both else f"--{dashed}")
+
+
+def _kind(option: Option) -> tuple[Any, Any]:
+    """Type and default of an option; a list of numbers or words is given as text."""
+    default = option.default
+    if option.name in _SEVERAL:
+        return list[str] | None, None
+    if option.annotation in _TYPES:
+        return _TYPES[option.annotation], default
+    default = _DEFAULTS.get(option.name) if default is None else default
+    shown = ",".join(map(str, default)) if isinstance(default, tuple | list) else default
+    return (str | None, None) if shown is None else (str, ... if shown is ... else str(shown))
+
+
+def _parsed(option: Option, value: Any) -> Any:
+    """A value of the command line as the function takes it."""
+    text, name = option.annotation, f"--{option.name.replace('_', '-')}"
+    if not isinstance(value, str) or option.name in _COMMON:
+        return value
+    if value == "none" and ("None" in text or "Sequence" in text):
+        return None if "None" in text else ()
+    if "Sequence[int]" in text or "Sequence[float]" in text:
+        return _numbers(name, value, int if "Sequence[int]" in text else float)
+    if "Sequence[" in text and "," in value:  # of words, or of numbers and words; a single one may be "all"
+        return [part.strip() for part in value.split(",")]
+    if re.fullmatch(r"int \| str( \| None)?", text) and value != "all":
+        try:
+            return int(value)
+        except ValueError:
+            raise AbbeError(f"{name} is {value!r}, but must be a whole number, or all") from None
+    return value
+
+
+def _numbers(option: str, value: str, kind: Callable[[str], float]) -> list[float]:
     try:
         return [kind(part) for part in value.split(",")]
     except ValueError:
         raise AbbeError(f"{option} is {value!r}, but must be numbers separated by commas, such as 64,256") from None
 
 
-def count_or_all(queries: str) -> int | str:
-    try:
-        return "all" if queries == "all" else int(queries)
-    except ValueError:
-        raise AbbeError(f"--queries is {queries!r}, but must be a whole number, or all") from None
-
-
-def folder_for(command: str, model: str, *more: str) -> Path:
-    """The default folder of a run, such as abbe-report-smollm2."""
-    name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
-    return Path("-".join([f"abbe-{command}", name, *more]))
+# -- Before a long run ------------------------------------------------------------------------------------------------
 
 
 def check_file(option: str, path: Path) -> None:
-    """Before a long run: the file can be written at its end."""
+    """The file can be written at the end."""
     if path.is_dir():
         raise AbbeError(f"{option} is {path}, which is a folder: name a file in it")
     if not path.parent.is_dir():
@@ -129,15 +187,10 @@ def check_file(option: str, path: Path) -> None:
 
 
 def check_drawing(command: str, figures: Path | None, opened: bool) -> None:
-    """Before a long run: the packages for charts and pages are installed, and the charts have a folder."""
+    """The packages for charts and pages are installed, and no file is in the way of the charts."""
     if figures is not None:
         need(f"{command} --figures", "report")
-        check_folder("--figures", figures)
+        if figures.exists() and not figures.is_dir():
+            raise AbbeError(f"--figures is {figures}, which is a file: name a folder")
     if opened:
         need(f"{command} --open", "report")
-
-
-def check_folder(option: str, path: Path) -> None:
-    """Before a long run: no file is in the way."""
-    if path.exists() and not path.is_dir():
-        raise AbbeError(f"{option} is {path}, which is a file: name a folder")

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
 
     from ..results import Result
 
-# How the functions of abbe.views name a result, unless by its study.
-_RESULTS = {
-    "diagnose": "diagnosis", "report --each": "reports", "reproduce": "reproduction", "calibrate": "calibration",
-}  # fmt: skip
-_FILES = {"calibrate": "swap", "lift": "plan"}  # what `file` of a result is
-
 
 def print_json(content: Any) -> None:
     """Strict JSON: NaN and infinity become null."""
@@ -38,24 +32,21 @@ def print_table(table: RenderableType) -> None:
 
 
 def show_result(
-    result: Result, folder: Path, *, figures: Path | None, as_json: bool, quiet: bool, opened: bool,
-    lines: Sequence[str] = (),
-) -> None:  # fmt: skip
+    result: Result, folder: Path, *, figures: Path | None, as_json: bool, quiet: bool, opened: bool
+) -> None:
     """The end of every study: JSON or a table, then the path of the page, which is written if the study did not.
 
     Without the extra `report` there is no page: the last path is the run folder.
     """
     from .. import views
 
-    name = _RESULTS.get(result.study, result.study)
-    file = getattr(result, "file", None)
-    if result.study in _FILES and file is not None:
-        lines = [*lines, f"{_FILES[result.study]}: {file}"]
+    file = getattr(result, "file", None) if result.offers else None
+    lines = [] if file is None else [f"{result.offers}: {file}"]
     if figures is None and result.figures_in and has("report"):
         figures = folder / result.figures_in
     if figures is not None:
-        views.save_figures(result, figures)
-        lines = [*lines, f"figures: {figures}"]
+        views.figures(result, figures)
+        lines.append(f"figures: {figures}")
     page = folder / result.page
     has_page = page.is_file() or has("report")
     if has_page and not page.is_file():
@@ -64,8 +55,7 @@ def show_result(
         typer.echo(result.to_json())
     last = f"page: {page}" if has_page else f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
     path = page if has_page else folder
-    table = getattr(views, f"{name}_table", views.terminal)(result)
-    show_paths(path, table, [*lines, last], as_json, quiet)
+    show_paths(path, views.terminal(result), [*lines, last], as_json, quiet)
     if opened and has_page:
         open_in_browser(page)
 

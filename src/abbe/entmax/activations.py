@@ -1,15 +1,105 @@
-"""sparsemax and 1.5-entmax. No sort is needed, so `k` changes nothing."""
+"""sparsemax and 1.5-entmax, and what all maps and modules of this package share. No sort is needed, so `k` is idle."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Literal, overload
+import inspect
+from collections.abc import Callable
+from typing import Any, ClassVar, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
+from .._errors import AbbeError
 from ..normalizers import entmax_weights
-from ._along import along
+
+__all__ = ["Entmax15", "Sparsemax", "entmax15", "sparsemax"]
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def working(owner: str, X: Tensor) -> Tensor:
+    """X in the precision of the computation: float16 and bfloat16 become float32."""
+    if not isinstance(X, Tensor) or not X.is_floating_point():
+        kind = X.dtype if isinstance(X, Tensor) else type(X).__name__
+        raise AbbeError(f"{owner}: X must be a floating-point tensor, got {kind}")
+    return X.float() if X.dtype in _HALF else X
+
+
+def along(
+    owner: str, weights: Callable[[Tensor, float | Tensor], Tensor], X: Tensor, value: float | Tensor, dim: int
+) -> Tensor:
+    """weights(rows, value) for the rows of X along `dim`; the value is a number, or one per row, of size 1 at `dim`."""
+    work = working(owner, X)
+    if not -X.ndim <= dim < X.ndim or X.shape[dim] == 0:
+        raise AbbeError(f"{owner}: dim must name a dimension of X that is not empty, got {dim} for {tuple(X.shape)}")
+    if isinstance(value, Tensor) and value.ndim > 0:
+        value = one_per_row(owner, value, X, dim)
+    rows = weights(work.movedim(dim, -1), value)
+    return rows.movedim(-1, dim).to(X.dtype)
+
+
+def one_per_row(owner: str, value: Tensor, X: Tensor, dim: int) -> Tensor:
+    """A parameter that broadcasts to X with size 1 at `dim`, as (..., 1) for the rows along `dim`."""
+    shape = list(X.shape)
+    shape[dim] = 1
+    try:
+        return value.broadcast_to(shape).movedim(dim, -1)
+    except RuntimeError:
+        raise AbbeError(
+            f"{owner}: a parameter of shape {tuple(value.shape)} does not broadcast to {tuple(shape)}, one per row of X"
+        ) from None
+
+
+class OfFunction(nn.Module):
+    """A function as a module: `class Name(OfFunction, of=function)`, with keywords for defaults that differ.
+
+    It takes, and keeps as attributes, what the function takes beside its tensors. An `nn.Parameter` is learned.
+    """
+
+    function: ClassVar[Callable[..., Any]]
+    given: ClassVar[tuple[str, ...]]
+    more: ClassVar[dict[str, Any]] = {}  # what a module takes and its function does not
+
+    def __init_subclass__(cls, of: Callable[..., Any] | None = None, **defaults: Any) -> None:
+        super().__init_subclass__()
+        if of is None:
+            return
+        # Modules of the entmax package do not take `ensure_sum_one`.
+        left_out = ("X", "target", "ensure_sum_one")
+        taken = [p for p in inspect.signature(of).parameters.values() if p.name not in left_out]
+        cls.function, cls.given = staticmethod(of), tuple(p.name for p in taken)
+        taken = [p.replace(default=defaults.get(p.name, p.default)) for p in taken]
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        added = [inspect.Parameter(name, kind, default=default) for name, default in cls.more.items()]
+        signature = inspect.Signature([inspect.Parameter("self", kind), *taken, *added])
+
+        def __init__(self: OfFunction, *given: Any, **named: Any) -> None:
+            nn.Module.__init__(self)
+            bound = signature.bind(self, *given, **named)
+            bound.apply_defaults()
+            for name, value in [*bound.arguments.items()][1:]:
+                setattr(self, name, value)
+            self._check()
+
+        __init__.__signature__ = signature  # type: ignore[attr-defined]
+        cls.__init__ = __init__  # type: ignore[method-assign]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        raise TypeError(f"{type(self).__name__} is no function as a module")
+
+    def _check(self) -> None:
+        """Raise an error if an attribute is wrong."""
+
+    def _result(self, *tensors: Tensor) -> Any:
+        return self.function(*tensors, **{name: getattr(self, name) for name in self.given})
+
+    def forward(self, X: Tensor) -> Any:
+        """The weights of X.
+
+        Args:
+            X: floating tensor of any shape.
+        """
+        return self._result(X)
 
 
 @overload
@@ -67,24 +157,7 @@ def _with_support(weights: Tensor, dim: int, wanted: bool) -> Output:
     return (weights, (weights > 0).sum(dim, keepdim=True)) if wanted else weights
 
 
-class _Map(nn.Module, ABC):
-    def __init__(self, dim: int = -1, k: int | None = None, return_support_size: bool = False) -> None:
-        super().__init__()
-        self.dim, self.k, self.return_support_size = dim, k, return_support_size
-
-    def forward(self, X: Tensor) -> Output:
-        """The weights of X.
-
-        Args:
-            X: floating tensor of any shape.
-        """
-        return _with_support(self._weights(X), self.dim, self.return_support_size)
-
-    @abstractmethod
-    def _weights(self, X: Tensor) -> Tensor: ...
-
-
-class Sparsemax(_Map):
+class Sparsemax(OfFunction, of=sparsemax):
     """`sparsemax` as a module.
 
     Args:
@@ -97,11 +170,8 @@ class Sparsemax(_Map):
         [1.0, 0.0]
     """
 
-    def _weights(self, X: Tensor) -> Tensor:
-        return sparsemax(X, self.dim, self.k)
 
-
-class Entmax15(_Map):
+class Entmax15(OfFunction, of=entmax15):
     """`entmax15` as a module.
 
     Args:
@@ -111,9 +181,6 @@ class Entmax15(_Map):
         >>> abbe.entmax.Entmax15(dim=-1)(torch.tensor([3.0, 0.0])).tolist()
         [1.0, 0.0]
     """
-
-    def _weights(self, X: Tensor) -> Tensor:
-        return entmax15(X, self.dim, self.k)
 
 
 def _sparsemax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError, load
 from .._kernels.threads import over_rows
 from ..normalizers import entmax_weights, fused, inside_transform, normmax_weights
-from ._along import one_per_row, working
+from .activations import OfFunction, one_per_row, working
+
+__all__ = [
+    "Entmax15Loss",
+    "EntmaxBisectLoss",
+    "NormmaxBisectLoss",
+    "SparsemaxBisectLoss",
+    "SparsemaxLoss",
+    "entmax15_loss",
+    "entmax_bisect_loss",
+    "normmax_bisect_loss",
+    "sparsemax_bisect_loss",
+    "sparsemax_loss",
+]
 
 
 def expm1_ratio(t: Tensor) -> Tensor:
@@ -71,19 +83,21 @@ def norm(weights: Tensor, alpha: float | Tensor) -> Tensor:
 class Family:
     """Weights of rows at an alpha, their entropy, and the kernel of the loss, if any."""
 
-    name: str
     weights: Callable[[Tensor, float | Tensor], Tensor]
     entropy: Callable[[Tensor, float | Tensor], Tensor]
     kernel: Callable[[float], str | None] = lambda alpha: None
 
 
-def fenchel_young(family: Family, X: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
+ENTMAX, NORMMAX = Family(entmax_weights, tsallis, tsallis_kernel), Family(normmax_weights, norm)
+
+
+def fenchel_young(owner: str, family: Family, X: Tensor, target: Tensor, alpha: float | Tensor) -> Tensor:
     """The loss of every row of X (..., classes), never negative; `target` holds the index of its class."""
-    x = working(family.name, X)
-    _check(family.name, X, target)
+    x = working(owner, X)
+    _check(owner, X, target)
     target = target.long()
     if isinstance(alpha, Tensor) and alpha.ndim > 0:
-        alpha = one_per_row(family.name, alpha, X, -1)
+        alpha = one_per_row(owner, alpha, X, -1)
     if isinstance(alpha, Tensor):
         alpha = alpha.to(x.dtype)
         if not alpha.requires_grad and alpha.numel() == 1 and not is_traced():
@@ -148,7 +162,7 @@ def _value(family: Family, weights: Tensor, x: Tensor, target: Tensor, alpha: fl
     places = target.contiguous().view(-1)
     losses = x.new_empty(places.shape)
     try:
-        kernel = load("abbe.entmax._kernels.losses", name)
+        kernel = load("abbe.entmax._kernels", name)
         over_rows(kernel, len(places), *rows, places, x.new_full((1,), alpha), losses)
     except KernelsBrokenError:
         return _loss(family, weights, x, target, alpha)
@@ -193,7 +207,7 @@ def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
         >>> [round(loss, 3) for loss in abbe.entmax.sparsemax_loss(X, target).tolist()]
         [0.0, 0.583]
     """
-    return fenchel_young(Family("sparsemax_loss", entmax_weights, tsallis, tsallis_kernel), X, target, 2.0)
+    return fenchel_young("sparsemax_loss", ENTMAX, X, target, 2.0)
 
 
 def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) -> Tensor:
@@ -210,7 +224,7 @@ def sparsemax_bisect_loss(X: Tensor, target: Tensor, n_iter: int | None = 50) ->
         >>> abbe.entmax.sparsemax_bisect_loss(torch.tensor([[2.0, 0.0]]), torch.tensor([0])).tolist()
         [0.0]
     """
-    return fenchel_young(Family("sparsemax_bisect_loss", entmax_weights, tsallis, tsallis_kernel), X, target, 2.0)
+    return fenchel_young("sparsemax_bisect_loss", ENTMAX, X, target, 2.0)
 
 
 def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
@@ -225,11 +239,10 @@ def entmax15_loss(X: Tensor, target: Tensor, k: int | None = None) -> Tensor:
         Losses, (...), >= 0.
 
     Examples:
-        >>> X, target = torch.tensor([[3.0, 0.0, 0.0], [0.0, 0.5, 0.0]]), torch.tensor([0, 2])
-        >>> [round(loss, 3) for loss in abbe.entmax.entmax15_loss(X, target).tolist()]
-        [0.0, 0.78]
+        >>> abbe.entmax.entmax15_loss(torch.tensor([[3.0, 0.0], [0.0, 3.0]]), torch.tensor([0, 0])).tolist()
+        [0.0, 3.0]
     """
-    return fenchel_young(Family("entmax15_loss", entmax_weights, tsallis, tsallis_kernel), X, target, 1.5)
+    return fenchel_young("entmax15_loss", ENTMAX, X, target, 1.5)
 
 
 def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n_iter: int | None = 50) -> Tensor:
@@ -250,7 +263,7 @@ def entmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 1.5, n
         >>> [round(float(abbe.entmax.entmax_bisect_loss(X, target, alpha)), 3) for alpha in (1.0, 1.3, 2.0)]
         [1.294, 0.927, 0.583]
     """
-    return fenchel_young(Family("entmax_bisect_loss", entmax_weights, tsallis, tsallis_kernel), X, target, alpha)
+    return fenchel_young("entmax_bisect_loss", ENTMAX, X, target, alpha)
 
 
 def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_iter: int | None = 50) -> Tensor:
@@ -259,9 +272,7 @@ def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_
     0 once the target leads by a margin of 1; high means that another class leads.
 
     Args:
-        X, target: as for `sparsemax_loss`.
-        alpha: > 0, a number or one per row, (..., 1); it has a gradient.
-        n_iter: accepted and without effect.
+        X, target, alpha, n_iter: as for `entmax_bisect_loss`.
 
     Returns:
         Losses, (...), >= 0.
@@ -270,10 +281,10 @@ def normmax_bisect_loss(X: Tensor, target: Tensor, alpha: float | Tensor = 2, n_
         >>> abbe.entmax.normmax_bisect_loss(torch.tensor([[3.0, 0.0]]), torch.tensor([0])).tolist()
         [0.0]
     """
-    return fenchel_young(Family("normmax_bisect_loss", normmax_weights, norm), X, target, alpha)
+    return fenchel_young("normmax_bisect_loss", NORMMAX, X, target, alpha)
 
 
-class _Loss(nn.Module, ABC):
+class Loss(OfFunction):
     """A loss per row, reduced: rows whose target is `ignore_index` count as 0, and not in the mean.
 
     Args:
@@ -281,13 +292,15 @@ class _Loss(nn.Module, ABC):
         reduction: "mean" (or "elementwise_mean"), "sum" or "none".
     """
 
-    def __init__(self, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__()
-        if reduction not in _REDUCTIONS:
-            raise AbbeError(f"{type(self).__name__}: reduction must be one of {_REDUCTIONS}, got {reduction!r}")
-        self.ignore_index, self.reduction = int(ignore_index), reduction
+    more: ClassVar[dict[str, Any]] = {"ignore_index": -100, "reduction": "elementwise_mean"}
+    ignore_index: int
+    reduction: str
 
-    @abstractmethod
+    def _check(self) -> None:
+        if self.reduction not in _REDUCTIONS:
+            raise AbbeError(f"{type(self).__name__}: reduction must be one of {_REDUCTIONS}, got {self.reduction!r}")
+        self.ignore_index = int(self.ignore_index)
+
     def loss(self, X: Tensor, target: Tensor) -> Tensor:
         """Losses of every row, before they are reduced.
 
@@ -295,8 +308,10 @@ class _Loss(nn.Module, ABC):
             X: scores, (..., classes).
             target: class numbers, (...).
         """
+        losses: Tensor = self._result(X, target)
+        return losses
 
-    def forward(self, X: Tensor, target: Tensor) -> Tensor:
+    def forward(self, X: Tensor, target: Tensor) -> Tensor:  # type: ignore[override]
         """The reduced loss.
 
         Args:
@@ -313,7 +328,7 @@ class _Loss(nn.Module, ABC):
         return rows.sum() if self.reduction == "sum" else rows.sum() / counted.sum().clamp(min=1)
 
 
-class SparsemaxLoss(_Loss):
+class SparsemaxLoss(Loss, of=sparsemax_loss):
     """`sparsemax_loss` as a module.
 
     Args:
@@ -326,15 +341,8 @@ class SparsemaxLoss(_Loss):
         1.0
     """
 
-    def __init__(self, k: int | None = None, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction)
-        self.k = k
 
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return sparsemax_loss(X, target)
-
-
-class SparsemaxBisectLoss(_Loss):
+class SparsemaxBisectLoss(Loss, of=sparsemax_bisect_loss):
     """`sparsemax_bisect_loss` as a module.
 
     Args:
@@ -346,15 +354,8 @@ class SparsemaxBisectLoss(_Loss):
         2.0
     """
 
-    def __init__(self, n_iter: int | None = 50, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction)
-        self.n_iter = n_iter
 
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return sparsemax_bisect_loss(X, target)
-
-
-class Entmax15Loss(_Loss):
+class Entmax15Loss(Loss, of=entmax15_loss, k=100):
     """`entmax15_loss` as a module.
 
     Args:
@@ -366,15 +367,8 @@ class Entmax15Loss(_Loss):
         [3.0, 0.0]
     """
 
-    def __init__(self, k: int | None = 100, ignore_index: int = -100, reduction: str = "elementwise_mean") -> None:
-        super().__init__(ignore_index, reduction)
-        self.k = k
 
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return entmax15_loss(X, target)
-
-
-class EntmaxBisectLoss(_Loss):
+class EntmaxBisectLoss(Loss, of=entmax_bisect_loss):
     """`entmax_bisect_loss` as a module; an `nn.Parameter` as alpha gets gradients.
 
     Args:
@@ -390,21 +384,8 @@ class EntmaxBisectLoss(_Loss):
         True
     """
 
-    def __init__(
-        self,
-        alpha: float | Tensor = 1.5,
-        n_iter: int | None = 50,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-    ) -> None:
-        super().__init__(ignore_index, reduction)
-        self.alpha, self.n_iter = alpha, n_iter
 
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return entmax_bisect_loss(X, target, self.alpha)
-
-
-class NormmaxBisectLoss(_Loss):
+class NormmaxBisectLoss(Loss, of=normmax_bisect_loss):
     """`normmax_bisect_loss` as a module; an `nn.Parameter` as alpha gets gradients.
 
     Args:
@@ -414,16 +395,3 @@ class NormmaxBisectLoss(_Loss):
         >>> float(abbe.entmax.NormmaxBisectLoss()(torch.tensor([[3.0, 0.0]]), torch.tensor([0])))
         0.0
     """
-
-    def __init__(
-        self,
-        alpha: float | Tensor = 2,
-        n_iter: int | None = 50,
-        ignore_index: int = -100,
-        reduction: str = "elementwise_mean",
-    ) -> None:
-        super().__init__(ignore_index, reduction)
-        self.alpha, self.n_iter = alpha, n_iter
-
-    def loss(self, X: Tensor, target: Tensor) -> Tensor:
-        return normmax_bisect_loss(X, target, self.alpha)

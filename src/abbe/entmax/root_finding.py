@@ -6,12 +6,21 @@ Here Newton finds them to the last digit and rows sum to 1 (or to the budget) up
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..normalizers import budget_weights, entmax_weights, normmax_weights
-from ._along import along
+from .activations import OfFunction, along
+
+__all__ = [
+    "BudgetBisect",
+    "EntmaxBisect",
+    "NormmaxBisect",
+    "SparsemaxBisect",
+    "budget_bisect",
+    "entmax_bisect",
+    "normmax_bisect",
+    "sparsemax_bisect",
+]
 
 
 def entmax_bisect(
@@ -42,10 +51,7 @@ def sparsemax_bisect(X: Tensor, dim: int = -1, n_iter: int | None = 50, ensure_s
     """The same as `sparsemax`: large differences in a row give few positive weights, small ones many.
 
     Args:
-        X: floating tensor of any shape.
-        dim: the dimension along which the weights sum to 1.
-        n_iter: accepted and without effect.
-        ensure_sum_one: accepted and without effect: rows always sum to 1.
+        X, dim, n_iter, ensure_sum_one: as for `entmax_bisect`.
 
     Returns:
         Weights of the shape and dtype of X.
@@ -99,24 +105,7 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
     return along("budget_bisect", budget_weights, X, budget, dim)
 
 
-class _Map(nn.Module, ABC):
-    def __init__(self, dim: int, n_iter: int | None) -> None:
-        super().__init__()
-        self.dim, self.n_iter = dim, n_iter
-
-    def forward(self, X: Tensor) -> Tensor:
-        """The weights of X.
-
-        Args:
-            X: floating tensor of any shape.
-        """
-        return self._weights(X)
-
-    @abstractmethod
-    def _weights(self, X: Tensor) -> Tensor: ...
-
-
-class SparsemaxBisect(_Map):
+class SparsemaxBisect(OfFunction, of=sparsemax_bisect, n_iter=None):
     """`sparsemax_bisect` as a module.
 
     Args:
@@ -128,14 +117,8 @@ class SparsemaxBisect(_Map):
         [0.75, 0.25, 0.0]
     """
 
-    def __init__(self, dim: int = -1, n_iter: int | None = None) -> None:
-        super().__init__(dim, n_iter)
 
-    def _weights(self, X: Tensor) -> Tensor:
-        return sparsemax_bisect(X, self.dim)
-
-
-class EntmaxBisect(_Map):
+class EntmaxBisect(OfFunction, of=entmax_bisect):
     """`entmax_bisect` as a module; an `nn.Parameter` as alpha is learned.
 
     Args:
@@ -149,15 +132,8 @@ class EntmaxBisect(_Map):
         True
     """
 
-    def __init__(self, alpha: float | Tensor = 1.5, dim: int = -1, n_iter: int | None = 50) -> None:
-        super().__init__(dim, n_iter)
-        self.alpha = alpha
 
-    def _weights(self, X: Tensor) -> Tensor:
-        return entmax_bisect(X, self.alpha, self.dim)
-
-
-class NormmaxBisect(_Map):
+class NormmaxBisect(OfFunction, of=normmax_bisect):
     """`normmax_bisect` as a module; an `nn.Parameter` as alpha is learned.
 
     Args:
@@ -168,15 +144,8 @@ class NormmaxBisect(_Map):
         [1.0, 0.0]
     """
 
-    def __init__(self, alpha: float | Tensor = 2, dim: int = -1, n_iter: int | None = 50) -> None:
-        super().__init__(dim, n_iter)
-        self.alpha = alpha
 
-    def _weights(self, X: Tensor) -> Tensor:
-        return normmax_bisect(X, self.alpha, self.dim)
-
-
-class BudgetBisect(_Map):
+class BudgetBisect(OfFunction, of=budget_bisect):
     """`budget_bisect` as a module; an `nn.Parameter` as budget is learned.
 
     Args:
@@ -188,10 +157,3 @@ class BudgetBisect(_Map):
         >>> abbe.entmax.BudgetBisect(budget=2)(torch.tensor([3.0, 0.5, 0.0])).tolist()
         [1.0, 0.75, 0.25]
     """
-
-    def __init__(self, budget: float | Tensor = 2, dim: int = -1, n_iter: int | None = 50) -> None:
-        super().__init__(dim, n_iter)
-        self.budget = budget
-
-    def _weights(self, X: Tensor) -> Tensor:
-        return budget_bisect(X, self.budget, self.dim)

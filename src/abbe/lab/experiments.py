@@ -13,14 +13,12 @@ from .._errors import AbbeError
 from ..models import DeviceLike
 from ..runs.inputs import FolderLike, TextLike, as_text
 from ..runs.study import study
-from ..words.lab import HARD_MAXIMUM
-from .judges import judge_accuracy, judge_length, judge_loss
+from .judges import judge_accuracy, judge_length, judge_loss, judge_temperature
 from .network import temperature as parse_temperature
 from .optimizers import OPTIMIZERS
-from .result import Experiment, opened_experiment
+from .result import HARD_MAXIMUM, Experiment
 from .run import Configuration, can_be_compensated
-from .running import Plan, run_experiment
-from .statements import judge_temperature
+from .running import Judge, run_experiment
 from .tasks import Maximum, Mqar, NextCharacter, Recall, Task, make_task
 
 MOST_ITEMS = 1 << 17  # of one test set: a row of logits and its features have to fit
@@ -112,7 +110,7 @@ _RECALL_TASKS = (Recall.name, Mqar.name)
 # -- Experiments ------------------------------------------------------------------------------------------------------
 
 
-@study(Experiment, command="train temperature", page="yes", opened=opened_experiment)
+@study(Experiment, command="train temperature", page="yes")
 def train_temperature(
     *, task: str = "recall", temperatures: float | str | Sequence[float | str] | None = None,
     normalizers: str | Sequence[str] | None = None, optimizers: str | Sequence[str] | None = None,
@@ -166,17 +164,14 @@ def train_temperature(
     trained = make_task(task, text=as_text(text) if task == "text" else None)
     usual = USUAL["temperature"] if task == Recall.name else replace(USUAL["temperature"], steps=trained.steps)
     defaults = replace(QUICK["temperature"] if yes_or_no("quick", quick) else usual, decay=_checked_decay(decay))
-    choices, settings = _grid(
-        trained, defaults, temperatures=temperatures, normalizers=normalizers, optimizers=optimizers, rates=rates,
-        seeds=seeds, steps=steps, seed=seed, qk_norm=qk_norm, controls=True,
+    return _experiment(
+        "temperature", trained, defaults, judge_temperature, normalizers=normalizers, optimizers=optimizers,
+        rates=rates, seeds=seeds, steps=steps, seed=seed, workers=workers, device=device, folder=folder,
+        progress=progress, temperatures=temperatures, qk_norm=qk_norm, controls=True,
     )  # fmt: skip
-    for name in ("cooldown", "readings", "test_size"):  # the same in all of its runs
-        del settings[name]
-    plan = Plan("temperature", trained, choices, settings, judge_temperature)
-    return run_experiment(plan, device, folder, workers, progress)
 
 
-@study(Experiment, command="train length", page="yes", opened=opened_experiment)
+@study(Experiment, command="train length", page="yes")
 def train_length(
     *, normalizers: str | Sequence[str] | None = None, rates: float | Sequence[float] | None = None,
     optimizers: str | Sequence[str] = "adamw", seeds: int | None = None, steps: int | None = None,
@@ -221,14 +216,14 @@ def train_length(
     defaults = _defaults("length", quick)
     tested = _lengths(lengths if lengths is not None else _QUICK_LENGTHS if quick else Maximum.test_lengths)
     task = make_task(Maximum.name, {"lengths": tested})
-    choices, settings = _grid(
-        task, defaults, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds, steps=steps, seed=seed
-    )
-    plan = Plan("length", task, choices, settings | {"lengths": list(tested)}, judge_length)
-    return run_experiment(plan, device, folder, workers, progress)
+    return _experiment(
+        "length", task, defaults, judge_length, normalizers=normalizers, optimizers=optimizers, rates=rates,
+        seeds=seeds, steps=steps, seed=seed, workers=workers, device=device, folder=folder, progress=progress,
+        lengths=list(tested),
+    )  # fmt: skip
 
 
-@study(Experiment, command="train recall", page="yes", opened=opened_experiment)
+@study(Experiment, command="train recall", page="yes")
 def train_recall(
     *, task: str = "recall", normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
@@ -274,14 +269,14 @@ def train_recall(
     sizes = {"pairs": pairs, "symbols": symbols, "length": length}
     trained = make_task(task, {name: size for name, size in sizes.items() if size is not None})
     trained.width = whole("width", trained.width if width is None else width, least=1, most=1024)
-    choices, settings = _grid(
-        trained, _defaults(task, quick), normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds,
-        steps=steps, seed=seed, temperatures=temperature, qk_norm=qk_norm,
+    return _experiment(
+        "recall", trained, _defaults(task, quick), judge_accuracy, normalizers=normalizers, optimizers=optimizers,
+        rates=rates, seeds=seeds, steps=steps, seed=seed, workers=workers, device=device, folder=folder,
+        progress=progress, temperatures=temperature, qk_norm=qk_norm,
     )  # fmt: skip
-    return run_experiment(Plan("recall", trained, choices, settings, judge_accuracy), device, folder, workers, progress)
 
 
-@study(Experiment, command="train text", page="yes", opened=opened_experiment)
+@study(Experiment, command="train text", page="yes")
 def train_text(
     text: TextLike | None = None, *, normalizers: str | Sequence[str] | None = None, temperature: float | str = 1.0,
     optimizers: str | Sequence[str] = "adamw", rates: float | Sequence[float] | None = None, seeds: int | None = None,
@@ -320,11 +315,11 @@ def train_text(
         [('softmax', 0.01)]
     """
     defaults, task = _defaults("text", quick), make_task(NextCharacter.name, text=as_text(text))
-    choices, settings = _grid(
-        task, defaults, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds, steps=steps,
-        seed=seed, temperatures=temperature, qk_norm=qk_norm,
+    return _experiment(
+        "text", task, defaults, judge_loss, normalizers=normalizers, optimizers=optimizers, rates=rates, seeds=seeds,
+        steps=steps, seed=seed, workers=workers, device=device, folder=folder, progress=progress,
+        temperatures=temperature, qk_norm=qk_norm,
     )  # fmt: skip
-    return run_experiment(Plan("text", task, choices, settings, judge_loss), device, folder, workers, progress)
 
 
 # -- Grids ------------------------------------------------------------------------------------------------------------
@@ -334,74 +329,83 @@ def _defaults(name: str, quick: bool) -> Defaults:
     return (QUICK if yes_or_no("quick", quick) else USUAL)[name]
 
 
-def _grid(
-    task: Task, defaults: Defaults, *, normalizers: str | Sequence[str] | None,
+def _experiment(
+    name: str, task: Task, defaults: Defaults, judge: Judge, *, normalizers: str | Sequence[str] | None,
     optimizers: str | Sequence[str] | None, rates: float | Sequence[float] | None, seeds: int | None,
-    steps: int | None, seed: int, temperatures: float | str | Sequence[float | str] | None = None,
-    qk_norm: bool | None = None, controls: bool = False,
-) -> tuple[list[Configuration], dict[str, Any]]:  # fmt: skip
-    """The runs, and the settings for the manifest; None stands for a default.
+    steps: int | None, seed: int, workers: int | None, device: DeviceLike | None, folder: FolderLike | None,
+    progress: bool, temperatures: float | str | Sequence[float | str] | None = None, qk_norm: bool | None = None,
+    controls: bool = False, **more: Any,
+) -> Experiment:  # fmt: skip
+    """Run the whole grid; None stands for a default, and `more` are settings for the manifest.
 
     With `controls` the temperature 1 is always among the runs, every other one has a compensated control where there
     can be one, and `qk_norm` adds runs of softmax; else it holds for all runs.
     """
-    specs = checked_normalizers(defaults.normalizers if normalizers is None else normalizers, task)
-    known = {spec: str(_normalizers.normalizer(spec)) for spec in specs}  # another spelling is the same map
-    specs = checked_normalizers([known[x] if known[x] in defaults.for_inference else x for x in specs], task)
-    names = _checked_optimizers(defaults.optimizers if optimizers is None else optimizers)
-    by_optimizer = {
-        name: defaults.rates[name] if rates is None else positive("rates", rates, ", such as 0.001,0.01")
-        for name in names
-    }
+    specs = _checked_normalizers(_names(defaults.normalizers if normalizers is None else normalizers), defaults, task)
+    names = list(dict.fromkeys(_names(defaults.optimizers if optimizers is None else optimizers)))
+    if not names:
+        raise AbbeError(f"there is no optimizer: name at least one of {', '.join(OPTIMIZERS)}")
+    if unknown := [name for name in names if name not in OPTIMIZERS]:
+        raise AbbeError(f"there is no optimizer {unknown[0]!r}: choose one of {', '.join(OPTIMIZERS)}")
+    by_optimizer = defaults.rates
+    if rates is not None:
+        by_optimizer = dict.fromkeys(names, positive("rates", rates, ", such as 0.001,0.01"))
+    count = whole("seeds", defaults.seeds if seeds is None else seeds, least=1, most=1000)
+    first = whole("seed", seed, least=0, most=2**31)
     shared: dict[str, Any] = {
         "steps": whole("steps", defaults.steps if steps is None else steps, least=10), "batch": task.batch,
-        "width": task.width, "heads": task.heads, "decay": defaults.decay, "cooldown": defaults.cooldown,
-        "seeds": _seeds_from(defaults.seeds if seeds is None else seeds, seed),
-        "readings": defaults.readings, "test_size": defaults.test_size,
+        "width": task.width, "heads": task.heads, "decay": defaults.decay,
+        "seeds": tuple(range(first, first + count)),
     }  # fmt: skip
+    spread: dict[str, Any] = {
+        "cooldown": defaults.cooldown,
+        "readings": defaults.readings,
+        "test_size": defaults.test_size,
+    }
     normed = yes_or_no("qk_norm", defaults.qk_norm if qk_norm is None else qk_norm)
     given = defaults.temperatures if temperatures is None else temperatures
     listed = (given,) if isinstance(given, str | int | float) else tuple(given)
-    words = tuple(dict.fromkeys(str(parse_temperature(one)) for one in (("1", *listed) if controls else listed)))
+    words = list(dict.fromkeys(str(parse_temperature(word)) for word in (("1", *listed) if controls else listed)))
+    networks = [(spec, normed and not controls) for spec in specs]
     if controls:
         normed = normed and "softmax" in specs
-        networks = [*((spec, False) for spec in specs), *([("softmax", True)] if normed else [])]
+        networks += [("softmax", True)] * normed
+        more |= {"temperatures": words}
     else:
-        networks = [(spec, normed) for spec in specs]
+        more |= {"temperature": words[0], **spread}
     choices = [
         Configuration(
-            normalizer=spec, temperature=word, optimizer=name, rate=rate, qk_norm=with_norm, compensated=compensated,
-            trained_with=defaults.for_inference.get(spec, ""), **shared,
+            normalizer=spec, temperature=word, optimizer=optimizer, rate=rate, qk_norm=with_norm,
+            compensated=compensated, trained_with=defaults.for_inference.get(spec, ""), **shared, **spread,
         )
         for spec, with_norm in networks
-        for name in names
+        for optimizer in names
         for word in words
         for compensated in ((False, True) if controls else (False,))
         if not compensated or can_be_compensated(parse_temperature(word), with_norm)
-        for rate in by_optimizer[name]
+        for rate in by_optimizer[optimizer]
     ]  # fmt: skip
-    settings = shared | {
-        "normalizers": list(specs), "optimizers": list(names), "seeds": list(shared["seeds"]), "qk_norm": normed,
-        "rates": {name: list(values) for name, values in by_optimizer.items()},
-        **({"temperatures": list(words)} if controls else {"temperature": words[0]}),
+    settings = shared | more | {
+        "normalizers": list(specs), "optimizers": names, "seeds": list(shared["seeds"]), "qk_norm": normed,
+        "rates": {name: list(by_optimizer[name]) for name in names},
     }  # fmt: skip
-    return choices, settings
+    return run_experiment(name, task, choices, settings, judge, device, folder, workers, progress)
 
 
-def _seeds_from(seeds: int, seed: int) -> tuple[int, ...]:
-    count, first = whole("seeds", seeds, least=1, most=1000), whole("seed", seed, least=0, most=2**31)
-    return tuple(range(first, first + count))
+def _names(given: str | Sequence[str]) -> tuple[str, ...]:
+    return (given,) if isinstance(given, str) else tuple(given)
 
 
-def checked_normalizers(given: str | Sequence[str], task: Task) -> tuple[str, ...]:
-    """Specs of normalizers, checked; some need a task whose keys are in causal order."""
-    specs = (given,) if isinstance(given, str) else tuple(given)
-    if not specs:
+def _checked_normalizers(given: Sequence[str], defaults: Defaults, task: Task) -> tuple[str, ...]:
+    """Some need a task whose keys are in causal order."""
+    if not given:
         raise AbbeError("there is no normalizer to train: name at least one, such as softmax")
-    for spec in specs:
-        parts = _normalizers.normalizer(spec).modules()  # a hybrid has others inside
-        if any(getattr(part, "needs_order", False) for part in parts) and not task.ordered:
+    known = {spec: _normalizers.normalizer(spec) for spec in given}
+    for spec, normalizer in known.items():
+        if any(getattr(part, "needs_order", False) for part in normalizer.modules()) and not task.ordered:
             raise AbbeError(f"{spec} needs keys in causal order, which {task.name} does not have: leave it out")
+    # Another spelling is the same map.
+    specs = tuple(name if (name := str(known[spec])) in defaults.for_inference else spec for spec in given)
     if len(set(specs)) < len(specs):
         raise AbbeError(f"a normalizer is named twice: {', '.join(specs)}")
     return specs
@@ -411,16 +415,6 @@ def _checked_decay(given: object) -> float:
     if not (is_number(given) and 0 <= given < math.inf):  # type: ignore[operator]
         raise AbbeError(f"decay is {shown(given)}, but must be a number >= 0")
     return float(given)  # type: ignore[arg-type]
-
-
-def _checked_optimizers(given: str | Sequence[str]) -> tuple[str, ...]:
-    names = (given,) if isinstance(given, str) else tuple(given)
-    if not names:
-        raise AbbeError(f"there is no optimizer: name at least one of {', '.join(OPTIMIZERS)}")
-    for name in names:
-        if name not in OPTIMIZERS:
-            raise AbbeError(f"there is no optimizer {name!r}: choose one of {', '.join(OPTIMIZERS)}")
-    return tuple(dict.fromkeys(names))
 
 
 def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:

@@ -1,301 +1,290 @@
-"""Rules by which `train_length`, `train_recall` and `train_text` are judged: normalizers compared seed by seed."""
+"""Rules by which experiments are judged, each fixed before any run.
+
+Normalizers are compared seed by seed, each at its own best rate. The paper's statements about training (arXiv
+2508.17821): (i) low temperature is hard to train, (ii) sparse or length-aware normalizers decouple selectivity from the
+health of gradients, (iii) rising entropy and (iv) falling N_s/N warn early, (v) N_s/N of 70 to 80 % marks a saturated
+head.
+"""
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import Any
 
+import numpy as np
 import polars as pl
 
+from ..results import Estimate
 from ..words.finding import Fact, Finding
-from ..words.lab import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED
-from ..words.numbers import number, percent, with_interval
-from .result import Tables, best_run, mean_interval, rate_sensitivities
+from ..words.numbers import number, percent
+from .network import temperature
+from .result import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED, Experiment
+from .tables import LEVEL, Floats, best_rows, mean_interval, rate_sensitivities
 
 BASELINE = "softmax"
-BETTER, WORSE, UNDECIDED = "higher", "lower", "undecided"
+BySeed = dict[int, float]
+Findings = Iterator[Finding]
+_three, _percent = partial(number, digits=3), partial(percent, digits=3)
+_AT_BEST = "each at the rate of its lowest training loss"
+_BEYOND = f"the {LEVEL:.0%} interval over seeds leaves 0 out; intervals are not widened for the number of comparisons."
 
 
-@dataclass(frozen=True)
-class Gain:
-    """Mean difference to the baseline over seeds, with its interval."""
+# -- Normalizers against a baseline -----------------------------------------------------------------------------------
 
-    mean: float
-    low: float | None
-    high: float | None
+
+class _Gains(dict[str, Estimate]):
+    """Mean differences to the baseline over the seeds that both have; those without such seeds are left out."""
+
+    def __init__(self, values: Mapping[str, BySeed]) -> None:
+        self.baseline = _baseline(values)
+        first = values[self.baseline]
+        paired = {name: [by_seed[i] - first[i] for i in first if i in by_seed] for name, by_seed in values.items()}
+        super().__init__(
+            {name: mean_interval(gains) for name, gains in paired.items() if name != self.baseline and gains}
+        )
 
     @property
-    def verdict(self) -> str:
-        """Decided if the interval excludes 0."""
-        if self.low is None or self.high is None:
-            return UNDECIDED
-        return BETTER if self.low > 0 else WORSE if self.high < 0 else UNDECIDED
+    def higher(self) -> list[str]:
+        return [name for name, gain in self.items() if gain.above(0)]
 
-    def numbers(self, name: str) -> dict[str, Fact]:
-        return {name: self.mean, f"{name}_low": self.low, f"{name}_high": self.high}
+    @property
+    def lower(self) -> list[str]:
+        return [name for name, gain in self.items() if gain.below(0)]
 
-    def points(self) -> str:
-        """In percentage points: "+3.1 (+1.2 to +5)"."""
-        return self._formatted(100)
+    def words(self, factor: float = 1) -> list[str]:
+        return [f"{name} {gain.text(partial(_signed, factor=factor))}" for name, gain in self.items()]
 
-    def plain(self) -> str:
-        return self._formatted(1)
-
-    def _formatted(self, factor: float) -> str:
-        return with_interval(self.mean, self.low, self.high, lambda x: number(factor * x, 3, signed=True))
+    def numbers(self, after: str = "") -> dict[str, Fact]:
+        return _columns({f"{name}{after}": gain for name, gain in self.items()})
 
 
-def gain(values: Mapping[int, float], baseline: Mapping[int, float], level: float) -> Gain:
-    """Over the seeds that both have."""
-    return Gain(*mean_interval([values[seed] - baseline[seed] for seed in baseline if seed in values], level))
+def _columns(estimates: Mapping[str, Estimate]) -> dict[str, Fact]:
+    return {key: x for name, estimate in estimates.items() for key, x in estimate.columns(name).items()}
 
 
-def at_best_rate(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    """The seeds of the best run of each normalizer, in the order of the runs."""
-    return {name: rows.filter(pl.col("run") == best_run(rows)) for name, rows in _by_normalizer(table).items()}
+def _baseline(names: Iterable[str]) -> str:
+    """softmax, or the first one."""
+    listed = list(names)
+    return BASELINE if BASELINE in listed else listed[0]
+
+
+def _signed(x: float, factor: float = 1) -> str:
+    return number(factor * x, 3, signed=True)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none"
 
 
 def _by_normalizer(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
-    groups = table.partition_by("normalizer", maintain_order=True)
-    return {rows["normalizer"][0]: rows for rows in groups}
+    return {rows["normalizer"][0]: rows for rows in table.partition_by("normalizer", maintain_order=True)}
 
 
-def baseline_of(names: Sequence[str]) -> str:
-    """softmax, or the first one."""
-    return BASELINE if BASELINE in names else names[0]
+def _at_best_rate(table: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The seeds of the best run of each normalizer, in the order of the runs."""
+    return {name: best_rows(rows) for name, rows in _by_normalizer(table).items()}
 
 
-def by_optimizer(tables: Tables) -> list[tuple[str, pl.DataFrame]]:
-    """The rows of each optimizer, with a suffix for topics: empty if there is only one."""
-    groups = tables.table.partition_by("optimizer", maintain_order=True)
-    return [("" if len(groups) == 1 else f", {rows['optimizer'][0]}", rows) for rows in groups]
+def _by_optimizer(table: pl.DataFrame, judge: Callable[[pl.DataFrame], Findings]) -> Findings:
+    """What is found in the rows of each optimizer; topics name it if there are several."""
+    groups = table.partition_by("optimizer", maintain_order=True)
+    for rows in groups:
+        more = "" if len(groups) == 1 else f", {rows['optimizer'][0]}"
+        yield from (replace(finding, topic=finding.topic + more) for finding in judge(rows))
 
 
-def by_seed(rows: pl.DataFrame, column: str) -> dict[int, float]:
+def _by_seed(rows: pl.DataFrame, column: str) -> BySeed:
     """Without seeds that have no finite value."""
-    return {seed: x for seed, x in rows.select("seed", column).iter_rows() if x is not None}
+    return dict(rows.select("seed", column).drop_nulls().iter_rows())
 
 
-def rate_finding(table: pl.DataFrame, more: str, level: float) -> list[Finding]:
+def _rates(table: pl.DataFrame) -> Findings:
     """Sensitivity to the rate against the baseline, and whether the sweep was wide enough; nothing for one rate."""
     if table["rate"].n_unique() < 2:
-        return []
+        return
     groups = _by_normalizer(table)
-    baseline = baseline_of(list(groups))
     sensitive = {name: rate_sensitivities(rows) for name, rows in groups.items()}
-    gains = {name: gain(some, sensitive[baseline], level) for name, some in sensitive.items() if name != baseline}
-    first = mean_interval(list(sensitive[baseline].values()), level)
-    words = [f"{name} {one.plain()}" for name, one in gains.items()]
-    differ = [f"{name} ({one.verdict})" for name, one in gains.items() if one.verdict != UNDECIDED]
+    gains = _Gains(sensitive)
+    baseline, words = gains.baseline, gains.words()
+    first = mean_interval(sensitive[baseline].values())
+    decided = dict.fromkeys(gains.higher, "higher") | dict.fromkeys(gains.lower, "lower")
+    differ = [f"{name} ({decided[name]})" for name in gains if name in decided]
     edges = [name for name, rows in groups.items() if _at_edge(rows)]
     sentence = (
-        f"Sensitivity to the rate: {baseline} loses {with_interval(*first, lambda x: number(x, 3))} nats on average "
-        f"over the rates against its best one"
+        f"Sensitivity to the rate: {baseline} loses {first.text(_three)} nats on average over the rates against its "
+        "best one"
         + (f"; against it: {'; '.join(words)}. " if words else ". ")
         + (f"Different beyond chance: {', '.join(differ)}. " if differ else "No difference is beyond chance. ")
         + (f"At the edge of the sweep, so that a wider one might find better: {', '.join(edges)}." if edges else "")
     ).rstrip()
     rule = (
         "By seed, the mean over rates of min(training loss, first loss) minus the best one (arXiv 2309.14322), each "
-        f"minus that of {baseline}. Beyond chance: the {level:.0%} interval over seeds leaves 0 out; intervals are not "
-        "widened for the number of comparisons."
+        f"minus that of {baseline}. Beyond chance: {_BEYOND}"
     )
-    numbers: dict[str, Fact] = {baseline: first[0]}
-    for name, one in gains.items():
-        numbers |= one.numbers(name)
-    return [Finding(f"sensitivity to the rate{more}", sentence, rule, numbers | {"at_edge": ", ".join(edges)})]
+    numbers = {baseline: first.value, **gains.numbers(), "at_edge": ", ".join(edges)}
+    yield Finding("sensitivity to the rate", sentence, rule, numbers)
 
 
 def _at_edge(rows: pl.DataFrame) -> bool:
     rates = rows["rate"].unique().sort()
-    best = rows.filter(pl.col("run") == best_run(rows))["rate"][0]
-    return len(rates) > 2 and best in (rates[0], rates[-1])
+    return len(rates) > 2 and best_rows(rows)["rate"][0] in (rates[0], rates[-1])
 
 
-def _judge_measure(tables: Tables, level: float, measure: str) -> tuple[Finding, ...]:
-    findings: list[Finding] = []
-    for more, rows in by_optimizer(tables):
-        findings += [_versus(rows, more, measure, level), _pace(rows, more), *rate_finding(rows, more, level)]
-    return tuple(findings)
+def judge_accuracy(experiment: Experiment) -> Findings:
+    """Held-out accuracy against that of the baseline, pace, and rates."""
+    return _by_optimizer(experiment.table, partial(_versus, measure="accuracy"))
 
 
-judge_accuracy, judge_loss = partial(_judge_measure, measure="accuracy"), partial(_judge_measure, measure="loss")
+def judge_loss(experiment: Experiment) -> Findings:
+    """Held-out loss against that of the baseline, pace, and rates."""
+    return _by_optimizer(experiment.table, partial(_versus, measure="loss"))
 
 
-def _versus(table: pl.DataFrame, more: str, measure: str, level: float) -> Finding:
-    """Held-out accuracy or loss against that of the baseline, paired by seed."""
-    best = at_best_rate(table)
-    baseline = baseline_of(list(best))
-    values = {name: by_seed(rows, measure) for name, rows in best.items()}
-    gains = {
-        name: gain(some, values[baseline], level)
-        for name, some in values.items()
-        if name != baseline and set(some) & set(values[baseline])
-    }
-    good, bad = (BETTER, WORSE) if measure == "accuracy" else (WORSE, BETTER)
-    better = [name for name, one in gains.items() if one.verdict == good]
-    worse = [name for name, one in gains.items() if one.verdict == bad]
-    unknown = [name for name in values if name != baseline and name not in gains]
-    first = mean_interval(list(values[baseline].values()), level)[0] if values[baseline] else None
-    shown = percent(first, 3) if measure == "accuracy" else f"{number(first, 3)} nats"
-    unit = "points" if measure == "accuracy" else "nats"
-    words = [f"{name} {one.points() if measure == 'accuracy' else one.plain()}" for name, one in gains.items()]
-    words += [f"{name} has no finite one" for name in unknown]
-    verdict = f"{', '.join(better) or 'none'} better, {', '.join(worse) or 'none'} worse"
-    sentence = (
-        f"Against {baseline} (held-out {measure} {shown}), each at its own best rate: {verdict}."
-        + (f" Differences in {unit}: {'; '.join(words)}." if words else "")
-    )  # fmt: skip
-    rule = (
-        f"Held-out {measure} minus that of {baseline}, paired by seed, each at the rate of its lowest training loss. "
-        f"Better or worse: the {level:.0%} interval over seeds leaves 0 out; intervals are not widened for the number "
-        "of comparisons."
+def _versus(table: pl.DataFrame, measure: str) -> Findings:
+    """Paired by seed; steps to half the first loss, which differ even if all reach the same final loss; rates."""
+    best = _at_best_rate(table)
+    values = {name: _by_seed(rows, measure) for name, rows in best.items()}
+    gains = _Gains(values)
+    baseline = gains.baseline
+    first = mean_interval(values[baseline].values()).value if values[baseline] else None
+    if measure == "accuracy":
+        shown, unit, words, better, worse = percent(first, 3), "points", gains.words(100), gains.higher, gains.lower
+    else:
+        shown, unit, words, better, worse = f"{number(first, 3)} nats", "nats", gains.words(), gains.lower, gains.higher
+    words += [f"{name} has no finite one" for name in values if name != baseline and name not in gains]
+    verdict = f"{_listed(better)} better, {_listed(worse)} worse"
+    sentence = f"Against {baseline} (held-out {measure} {shown}), each at its own best rate: {verdict}." + (
+        f" Differences in {unit}: {'; '.join(words)}." if words else ""
     )
-    numbers: dict[str, Fact] = {baseline: first}
-    for name, one in gains.items():
-        numbers |= one.numbers(name)
-    return Finding(f"normalizers against {baseline}{more}", sentence, rule, numbers | {"verdict": verdict})
-
-
-def _pace(table: pl.DataFrame, more: str) -> Finding:
-    """Steps to half the first loss: they differ even if all reach the same final loss."""
-    steps: dict[str, Fact] = {}
-    for name, rows in at_best_rate(table).items():
-        halves = by_seed(rows, "half_step")
-        steps[name] = statistics.median(halves.values()) if len(halves) == len(rows) else None
+    rule = f"Held-out {measure} minus that of {baseline}, paired by seed, {_AT_BEST}. Better or worse: {_BEYOND}"
+    numbers = {baseline: first, **gains.numbers(), "verdict": verdict}
+    yield Finding(f"normalizers against {baseline}", sentence, rule, numbers)
+    halves = {name: rows["half_step"] for name, rows in best.items()}
+    steps: dict[str, Fact] = {name: None if x.has_nulls() else statistics.median(x) for name, x in halves.items()}
     words = [f"{name} {number(x, 3) if x is not None else 'never with all seeds'}" for name, x in steps.items()]
     rule = "Median over seeds of the first step that was read with at most half of the first loss, at the best rate."
-    return Finding(f"steps to half the loss{more}", f"Steps to half the first loss: {'; '.join(words)}.", rule, steps)
+    yield Finding("steps to half the loss", f"Steps to half the first loss: {'; '.join(words)}.", rule, steps)
+    yield from _rates(table)
 
+
+# -- Longer sets than in training -------------------------------------------------------------------------------------
 
 TRAINED = 16  # items of the longest sets in training
 FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
 NOTHING = 2.0  # times chance: with less accuracy, nothing generalises
 CHANCE = 0.1  # of ten classes
-_ByLength = dict[int, dict[int, float]]  # accuracy by length and seed
+_ByLength = dict[int, BySeed]  # accuracy by length and seed
 
 
-def judge_length(tables: Tables, level: float) -> tuple[Finding, ...]:
-    findings: list[Finding] = []
-    for more, table in by_optimizer(tables):
-        rows = table.with_columns(pl.col("normalizer").replace(HARD_MAXIMUM, HARD_MAXIMUM_NAME))
-        best = at_best_rate(rows)
-        by_length = {name: _by_length(tables.lengths, some["run"][0]) for name, some in best.items()}
-        findings += [_decay(name, by_length[name], more, level) for name in PUBLISHED if name in by_length]
-        findings += [*_against(by_length, more, level), *_at_equal_rates(rows, tables.lengths, more, level)]
-        findings += [_fit(best, by_length, more, level), *_learned(best, more), *rate_finding(rows, more, level)]
-    return tuple(findings)
+def judge_length(experiment: Experiment) -> Findings:
+    """Accuracy by length beside what was published, comparisons on longer sets, fit, learned values, rates."""
+    named = experiment.table.with_columns(pl.col("normalizer").replace(HARD_MAXIMUM, HARD_MAXIMUM_NAME))
+    return _by_optimizer(named, partial(_over_lengths, lengths=experiment.lengths))
+
+
+def _over_lengths(table: pl.DataFrame, lengths: pl.DataFrame) -> Findings:
+    longer = sorted(n for n in lengths["length"].unique() if n > TRAINED)
+    best = _at_best_rate(table)
+    by_length = {name: _by_length(lengths, rows["run"][0]) for name, rows in best.items()}
+    yield from (_decay(name, by_length[name]) for name in PUBLISHED if name in by_length)
+    if len(by_length) > 1 and longer:
+        yield _compared(by_length, longer[-1:], "on the longest sets", f"With {longer[-1]:,} items")
+    if len(by_length) > 1 and len(longer) > 1:
+        words = f"On average over {', '.join(f'{n:,}' for n in longer)} items"
+        yield _compared(by_length, longer, "on longer sets", words)
+    if longer:
+        yield from _at_equal_rates(table, lengths, longer)
+    yield _fit(best, by_length)
+    learned = {name: " | ".join(rows["learned"].drop_nulls()) for name, rows in best.items()}
+    values: dict[str, Fact] = {name: words for name, words in learned.items() if words}
+    sentence = f"Learned, seed by seed: {'; '.join(f'{name}: {words}' for name, words in values.items())}."
+    rule = "The normalizers at the end of training, as specs, at the rate of the lowest training loss."
+    yield from [Finding("learned values", sentence, rule, values)] if values else ()
+    yield from _rates(table)
 
 
 def _by_length(lengths: pl.DataFrame, run: int) -> _ByLength:
-    by_length: _ByLength = {}
-    for seed, length, accuracy in lengths.filter(run=run).select("seed", "length", "accuracy").iter_rows():
-        by_length.setdefault(length, {})[seed] = accuracy
-    return dict(sorted(by_length.items()))
+    groups = lengths.filter(run=run).sort("length", maintain_order=True).group_by("length", maintain_order=True)
+    return {int(length): dict(rows.select("seed", "accuracy").iter_rows()) for (length,), rows in groups}
 
 
-def _shown(value: tuple[float, float | None, float | None]) -> str:
-    return with_interval(*value, lambda x: percent(x, 3))
+def _mean(by_seed: BySeed) -> Estimate:
+    return mean_interval(by_seed.values(), (0.0, 1.0))
 
 
-def _decay(name: str, by_length: _ByLength, more: str, level: float) -> Finding:
+def _decay(name: str, by_length: _ByLength) -> Finding:
     """Accuracy by length, next to the published numbers."""
-    rows = {n: mean_interval(list(some.values()), level, (0.0, 1.0)) for n, some in by_length.items()}
+    rows = {n: _mean(by_seed) for n, by_seed in by_length.items()}
     first, last = min(rows), max(rows)
-    fall = gain(by_length[last], by_length[first], level)
-    falls = all(rows[a][0] >= rows[b][0] for a, b in pairwise(rows))
-    halved = rows[last][0] < rows[first][0] / 2
-    shared = [n for n in rows if n in PUBLISHED[name]]
-    apart = sum(abs(rows[n][0] - PUBLISHED[name][n]) for n in shared) / len(shared) if shared else None
-    if fall.verdict != WORSE:
+    fall = mean_interval(by_length[last][seed] - x for seed, x in by_length[first].items())
+    falls = all(rows[a].value >= rows[b].value for a, b in pairwise(rows))
+    halved = rows[last].value < rows[first].value / 2
+    known = {n: PUBLISHED[name][n] for n in rows if n in PUBLISHED[name]}
+    apart = sum(abs(rows[n].value - x) for n, x in known.items()) / len(known) if known else None
+    if not fall.below(0):
         verdict = "does not decay"
     else:
         verdict = "decays by more than half" if falls and halved else "decays, by less than half or not at every length"
-    published = ", ".join(f"{n:,}: {percent(PUBLISHED[name][n], 3)}" for n in shared)
+    published = ", ".join(f"{n:,}: {_percent(x)}" for n, x in known.items())
     sentence = (
         f"{name} {verdict} on sets longer than those it was trained on: "
-        + "; ".join(f"{n:,} items {_shown(value)}" for n, value in rows.items())
-        + (f". Published: {published}; on average {number(100 * (apart or 0.0), 3)} points apart." if shared else ".")
+        + "; ".join(f"{n:,} items {value.text(_percent)}" for n, value in rows.items())
+        + (f". Published: {published}; on average {number(100 * (apart or 0.0), 3)} points apart." if known else ".")
     )
     rule = (
         "At the rate of the lowest training loss. It decays if accuracy at the longest sets is below that at the "
-        f"shortest, paired by seed, with a {level:.0%} interval beyond 0; by more than half if it also falls at every "
+        f"shortest, paired by seed, with a {LEVEL:.0%} interval beyond 0; by more than half if it also falls at every "
         "length and ends below half of its first value. The distance to the published numbers is reported, not judged."
     )
-    numbers: dict[str, Fact] = {f"accuracy_{n}": value[0] for n, value in rows.items()}
-    numbers |= {f"published_{n}": PUBLISHED[name][n] for n in shared} | fall.numbers("fall")
-    return Finding(f"{name} by length{more}", sentence, rule, numbers | {"apart": apart, "verdict": verdict})
+    numbers: dict[str, Fact] = {f"accuracy_{n}": value.value for n, value in rows.items()}
+    numbers |= {f"published_{n}": x for n, x in known.items()}
+    numbers |= {**fall.columns("fall"), "apart": apart, "verdict": verdict}
+    return Finding(f"{name} by length", sentence, rule, numbers)
 
 
-def _against(by_length: dict[str, _ByLength], more: str, level: float) -> list[Finding]:
-    """Accuracy against that of softmax, by seed, on the longest sets and on average over all longer than trained."""
-    longer = [n for n in next(iter(by_length.values())) if n > TRAINED]
-    if len(by_length) < 2 or not longer:
-        return []
-    last = longer[-1]
-    findings = [_compared(by_length, [last], "on the longest sets", f"With {last:,} items", more, level)]
-    if len(longer) > 1:
-        words = f"On average over {', '.join(f'{n:,}' for n in longer)} items"
-        findings.append(_compared(by_length, longer, "on longer sets", words, more, level))
-    return findings
-
-
-def _compared(
-    by_length: dict[str, _ByLength], lengths: list[int], topic: str, words: str, more: str, level: float
-) -> Finding:
-    baseline = baseline_of(list(by_length))
-    gains = _gains(by_length, lengths, baseline, level)
-    higher = [name for name, one in gains.items() if one.verdict == BETTER]
-    lower = [name for name, one in gains.items() if one.verdict == WORSE]
+def _compared(by_length: dict[str, _ByLength], lengths: Sequence[int], topic: str, words: str) -> Finding:
+    """Accuracy against that of the baseline, by seed, on average over these lengths."""
+    gains = _Gains({name: _mean_by_seed(rows, lengths) for name, rows in by_length.items()})
+    baseline = gains.baseline
     sentence = (
-        f"{words}, more accurate than {baseline}: {', '.join(higher) or 'none'}; less: {', '.join(lower) or 'none'}. "
-        f"Differences in points: {'; '.join(f'{name} {one.points()}' for name, one in gains.items())}."
+        f"{words}, more accurate than {baseline}: {_listed(gains.higher)}; less: {_listed(gains.lower)}. "
+        f"Differences in points: {'; '.join(gains.words(100))}."
     )
     rule = (
-        f"Accuracy minus that of {baseline}, paired by seed and tested on the same sets, each at the rate of its "
-        f"lowest training loss; more or less where the {level:.0%} interval over seeds leaves 0 out. Intervals are not "
-        "widened for the number of comparisons."
+        f"Accuracy minus that of {baseline}, paired by seed and tested on the same sets, {_AT_BEST}; more or less "
+        f"where {_BEYOND}"
     )
-    numbers: dict[str, Fact] = {"lengths": ", ".join(map(str, lengths))}
-    numbers |= {"higher": ", ".join(higher), "lower": ", ".join(lower)}
-    for name, one in gains.items():
-        numbers |= one.numbers(name)
-    return Finding(f"normalizers against {baseline} {topic}{more}", sentence, rule, numbers)
+    facts = {"lengths": lengths, "higher": gains.higher, "lower": gains.lower}
+    numbers = {name: ", ".join(map(str, listed)) for name, listed in facts.items()} | gains.numbers()
+    return Finding(f"normalizers against {baseline} {topic}", sentence, rule, numbers)
 
 
-def _gains(by_length: Mapping[str, _ByLength], lengths: list[int], baseline: str, level: float) -> dict[str, Gain]:
-    """Mean accuracy over these lengths minus that of the baseline, paired by seed."""
-    means = {name: _mean_by_seed(rows, lengths) for name, rows in by_length.items()}
-    return {name: gain(some, means[baseline], level) for name, some in means.items() if name != baseline}
-
-
-def _mean_by_seed(rows: _ByLength, lengths: list[int]) -> dict[int, float]:
+def _mean_by_seed(rows: _ByLength, lengths: Sequence[int]) -> BySeed:
     return {seed: sum(rows[n][seed] for n in lengths) / len(lengths) for seed in rows[lengths[0]]}
 
 
-def _at_equal_rates(table: pl.DataFrame, lengths: pl.DataFrame, more: str, level: float) -> list[Finding]:
+def _at_equal_rates(table: pl.DataFrame, lengths: pl.DataFrame, longer: Sequence[int]) -> Findings:
     """The same differences at each rate: rates of nearly the same training loss may differ far beyond its lengths."""
     runs = table.unique("run", maintain_order=True)
-    baseline = baseline_of(runs["normalizer"].to_list())
-    longer = sorted(n for n in lengths["length"].unique() if n > TRAINED)
-    if min(runs["rate"].n_unique(), runs["normalizer"].n_unique()) < 2 or not longer:
-        return []
+    baseline = _baseline(runs["normalizer"])
+    if min(runs["rate"].n_unique(), runs["normalizer"].n_unique()) < 2:
+        return
     own, parts, numbers = [], [], dict[str, Fact]()
     for (rate,), some in runs.group_by("rate", maintain_order=True):
-        by_length = {name: _by_length(lengths, run) for name, run in some.select("normalizer", "run").iter_rows()}
-        if baseline not in by_length:  # failed on another machine
+        pairs = some.select("normalizer", "run").iter_rows()
+        means = {name: _mean_by_seed(_by_length(lengths, run), longer) for name, run in pairs}
+        if baseline not in means:  # failed on another machine
             continue
-        alone = mean_interval(list(_mean_by_seed(by_length[baseline], longer).values()), level, (0.0, 1.0))
-        gains = _gains(by_length, longer, baseline, level)
-        own.append(f"{rate:g} {_shown(alone)}")
-        points = (f"{name} {number(100 * one.mean, 3, signed=True)}" for name, one in gains.items())
+        alone, gains = _mean(means[baseline]), _Gains(means)
+        own.append(f"{rate:g} {alone.text(_percent)}")
+        points = (f"{name} {_signed(gain.value, 100)}" for name, gain in gains.items())
         parts.append(f"at {rate:g} {', '.join(points)}")
-        numbers[f"{baseline}@{rate:g}"] = alone[0]
-        for name, one in gains.items():
-            numbers |= one.numbers(f"{name}@{rate:g}")
+        numbers |= {f"{baseline}@{rate:g}": alone.value} | gains.numbers(f"@{rate:g}")
     sentence = (
         f"On average over {', '.join(f'{n:,}' for n in longer)} items, {baseline} by learning rate: {'; '.join(own)}. "
         f"Differences to it at the same rate, in points: {'; '.join(parts)}."
@@ -304,43 +293,232 @@ def _at_equal_rates(table: pl.DataFrame, lengths: pl.DataFrame, more: str, level
         "The rate is chosen by the training loss, which cannot tell rates apart that differ on longer sets. So here "
         "each is compared at every rate, paired by seed, with seeds that failed to train."
     )
-    return [Finding(f"normalizers against {baseline} at equal rates{more}", sentence, rule, numbers)]
+    yield Finding(f"normalizers against {baseline} at equal rates", sentence, rule, numbers)
 
 
-def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength], more: str, level: float) -> Finding:
+def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength]) -> Finding:
     """Accuracy at the shortest and the longest sets: fitting is not yet generalising."""
     last = max(next(iter(by_length.values())))
-    ends = {
-        name: [
-            mean_interval(list(some.values()), level, (0.0, 1.0))
-            for some in (by_seed(rows, "accuracy"), by_length[name][last])
-        ]
-        for name, rows in best.items()
-    }
-    only = [name for name, (fit, far) in ends.items() if fit[0] >= FITS and far[0] <= NOTHING * CHANCE]
-    misfit = [name for name, (fit, _) in ends.items() if fit[0] < FITS]
+    ends = {name: (_mean(_by_seed(rows, "accuracy")), _mean(by_length[name][last])) for name, rows in best.items()}
+    only = [name for name, (fit, far) in ends.items() if fit.value >= FITS and far.value <= NOTHING * CHANCE]
+    misfit = [name for name, (fit, _) in ends.items() if fit.value < FITS]
+    words = [f"{name} {fit.text(_percent)}, then {far.text(_percent)}" for name, (fit, far) in ends.items()]
     sentence = (
-        f"Accuracy with {TRAINED} items, as trained, and with {last:,}: "
-        + "; ".join(f"{name} {_shown(fit)}, then {_shown(far)}" for name, (fit, far) in ends.items())
-        + f". Fitted, but generalised to nothing: {', '.join(only) or 'none'}; "
-        + f"not fitted: {', '.join(misfit) or 'none'}."
+        f"Accuracy with {TRAINED} items, as trained, and with {last:,}: {'; '.join(words)}. Fitted, but generalised "
+        f"to nothing: {_listed(only)}; not fitted: {_listed(misfit)}."
     )
     rule = (
         f"Fitted: at least {percent(FITS)} on new sets of {TRAINED}. Generalised to nothing: at most {NOTHING:g} times "
-        f"chance ({percent(CHANCE)}) on the longest. Means over seeds, each at the rate of its lowest training loss."
+        f"chance ({percent(CHANCE)}) on the longest. Means over seeds, {_AT_BEST}."
     )
     numbers: dict[str, Fact] = {}
     for name, (fit, far) in ends.items():
-        numbers |= {f"{name}_{TRAINED}": fit[0], f"{name}_{last}": far[0]}
+        numbers |= {f"{name}_{TRAINED}": fit.value, f"{name}_{last}": far.value}
     numbers |= {"only_fitted": ", ".join(only), "not_fitted": ", ".join(misfit)}
-    return Finding(f"fit and generalisation{more}", sentence, rule, numbers)
+    return Finding("fit and generalisation", sentence, rule, numbers)
 
 
-def _learned(best: dict[str, pl.DataFrame], more: str) -> list[Finding]:
-    values = {name: rows["learned"].drop_nulls().to_list() for name, rows in best.items()}
-    values = {name: some for name, some in values.items() if some}
-    if not values:
-        return []
-    sentence = "Learned, seed by seed: " + "; ".join(f"{name}: {' | '.join(some)}" for name, some in values.items())
-    rule = "The normalizers at the end of training, as specs, at the rate of the lowest training loss."
-    return [Finding(f"learned values{more}", f"{sentence}.", rule, {name: " | ".join(x) for name, x in values.items()})]
+# -- The paper's statements -------------------------------------------------------------------------------------------
+
+HARD = 0.05  # loss of accuracy that counts
+SLOW = 2.0  # more than this many times the steps to half the loss count, too
+LOW = 0.1  # temperatures up to this are low, as in the paper
+WARNS = 0.5  # share of failing runs that a warning has to find at the allowed false alarms
+BAND, SATURATED = (0.7, 0.8), 0.5  # N_s/N of statement (v); share of saturated rows from which a head is saturated
+_RESAMPLES, _SEED = 1000, 0
+
+
+def judge_temperature(experiment: Experiment) -> Findings:
+    """The five statements, as far as the runs can judge them."""
+    table, warnings = experiment.table, experiment.warnings
+    fixed = [(temperature(t).start, t) for t in table["temperature"].unique() if temperature(t).fixed]
+    value, low = min(fixed, default=(math.inf, ""))
+    optimizers = table["optimizer"].unique(maintain_order=True).to_list()
+    if value <= LOW and BASELINE in set(table["normalizer"]):
+        yield from (_hard(table, optimizer, low) for optimizer in optimizers)
+        yield from _normed(table, optimizers, low)
+        yield from _decoupled(table, optimizers, low)
+    yield from _warning(warnings, "(iii) rising entropy", "entropy_share", "high", "Rising entropy")
+    yield from _warning(warnings, "(iv) falling N_s/N", "separability", "low", "A falling N_s/N")
+    yield from _marks(table, experiment.curves)
+
+
+@dataclass(frozen=True)
+class _Change:
+    """Difference in accuracy between two runs over the same seeds, and in the steps to half the loss."""
+
+    accuracy: Estimate
+    slower: float | None  # steps relative to the other run; None if that one never got there
+
+    @classmethod
+    def of(cls, rows: pl.DataFrame, baseline: pl.DataFrame) -> _Change:
+        before, after = _by_seed(baseline, "accuracy"), _by_seed(rows, "accuracy")
+        accuracy = mean_interval((after[seed] - before[seed] for seed in before), (-1.0, 1.0))
+        # Infinite if at least half of the seeds never got there.
+        halves = (x["half_step"].cast(pl.Float64).fill_null(math.inf).to_numpy() for x in (rows, baseline))
+        ours, theirs = (float(np.median(steps)) for steps in halves)
+        return cls(accuracy, ours / theirs if math.isfinite(theirs) else None)
+
+    @property
+    def hard(self) -> bool:
+        lost = self.accuracy.value < -HARD and self.accuracy.below(0)
+        return lost or (self.slower is not None and self.slower > SLOW)
+
+    def __str__(self) -> str:
+        slower = self.slower if self.slower is not None else 0.0
+        times = "the loss never halves" if slower == math.inf else f"{slower:.1f} times the steps to half loss"
+        low, high = self.accuracy.low, self.accuracy.high
+        ends = "" if low is None or high is None else f" ({_points(low)} to {_points(high)})"
+        return f"{_points(self.accuracy.value)} points{ends}{f' and {times}' if slower > SLOW else ''}"
+
+
+def _points(x: float) -> str:
+    """A change in percentage points; one that rounds to 0 has no sign."""
+    return f"{round(100 * x):+d}" if round(100 * x) else "0"
+
+
+def _of(table: pl.DataFrame, *, normalizer: str = BASELINE, qk_norm: bool = False, **chosen: Any) -> pl.DataFrame:
+    return table.filter(normalizer=normalizer, qk_norm=qk_norm, **chosen)
+
+
+def _hard(table: pl.DataFrame, optimizer: str, low: str) -> Finding:
+    """(i): the same rate as at T = 1, the best rate, and the control at the same rate."""
+    of_softmax = _of(table, optimizer=optimizer)
+    baseline = best_rows(_of(of_softmax, temperature="1"))
+    rate = baseline["rate"][0]
+    plain = _of(of_softmax, temperature=low, compensated=False)
+    best = best_rows(plain)["rate"][0]
+    same, own = (_Change.of(plain.filter(rate=at), baseline) for at in (rate, best))
+    undone = _Change.of(_of(of_softmax, temperature=low, compensated=True, rate=rate), baseline)
+    if baseline["failed"].any() or len(baseline) < 2:
+        verdict = "cannot be judged: T = 1 was not learned" if len(baseline) > 1 else "cannot be judged by one seed"
+    elif own.hard:
+        verdict = "holds" if undone.hard else "holds, by scale alone"
+    elif own.accuracy.value < -HARD:
+        verdict = "inconclusive with these seeds"
+    else:
+        verdict = "holds only at an unchanged rate" if same.hard else "does not hold"
+    sentence = (
+        f"Low temperature is hard to train ({optimizer}, T = {low}): {verdict}. Against T = 1 at rate {rate:g}, "
+        f"accuracy changes by {same} at the same rate, by {own} at its own best rate ({best:g}), and by {undone} in "
+        "the control whose query map undoes the temperature."
+    )
+    rule = (
+        f"Hard: accuracy falls by more than {percent(HARD)} with an interval below 0, or half the loss takes more than "
+        f"{SLOW:g} times the steps. It holds if it is hard at its own best rate; by scale alone if the control is not. "
+        "Inconclusive if that fall of accuracy has an interval that reaches 0."
+    )
+    numbers: dict[str, Any] = {"optimizer": optimizer, "temperature": low, "rate": rate, "best_rate": best}
+    numbers |= {"same_rate": same.accuracy.value, "own_rate": own.accuracy.value, "control": undone.accuracy.value}
+    numbers |= {"accuracy_at_1": baseline["accuracy"].mean(), "verdict": verdict}
+    return Finding(f"(i) low temperature, {optimizer}", sentence, rule, numbers)
+
+
+def _normed(table: pl.DataFrame, optimizers: Sequence[str], low: str) -> Findings:
+    """What remains if no map can absorb the scale, because queries and keys are normalized."""
+    parts, numbers = [], dict[str, Fact]()
+    for optimizer in optimizers:
+        normed = _of(table, qk_norm=True, optimizer=optimizer)
+        if not normed.is_empty():
+            baseline, rows = (best_rows(normed.filter(temperature=t)) for t in ("1", low))
+            change = _Change.of(rows, baseline)
+            parts.append(f"{optimizer} {change}")
+            numbers |= {optimizer: change.accuracy.value, f"{optimizer}_hard": str(change.hard).lower()}
+    sentence = (
+        f"With normalized queries and keys, whose scale no map can absorb, T = {low} at its best rate changes accuracy "
+        f"by {'; '.join(parts)} against T = 1."
+    )
+    rule = "As for (i), each temperature at its own best rate; there is no control, since nothing can undo T."
+    yield from [Finding("(i) with QK-norm", sentence, rule, numbers)] if parts else ()
+
+
+def _decoupled(table: pl.DataFrame, optimizers: Sequence[str], low: str) -> Findings:
+    """(ii): does another normalizer lose less accuracy at low temperature than softmax does?"""
+
+    def change(spec: str, optimizer: str) -> BySeed:
+        rows = _of(table, normalizer=spec, optimizer=optimizer, compensated=False)
+        here, there = (_by_seed(best_rows(rows.filter(temperature=t)), "accuracy") for t in (low, "1"))
+        return {seed: here[seed] - there[seed] for seed in here}
+
+    each: dict[str, Estimate] = {}
+    of_softmax = [change(BASELINE, optimizer) for optimizer in optimizers]
+    for spec in table["normalizer"].unique(maintain_order=True):
+        if spec != BASELINE:
+            pairs = list(zip([change(spec, optimizer) for optimizer in optimizers], of_softmax, strict=True))
+            means = [math.fsum(x[seed] - first[seed] for x, first in pairs) / len(pairs) for seed in pairs[0][0]]
+            each[spec] = mean_interval(means, (-2.0, 2.0))
+    higher = [name for name, gain in each.items() if gain.above(0)]
+    verdict = f"holds for {', '.join(higher)}" if higher else "does not hold"
+    sentence = (
+        f"Sparse or length-aware normalizers decouple selectivity from gradient health: {verdict}. Change of accuracy "
+        f"from T = 1 to {low} beyond that of softmax, each at its best rate, in points (mean over optimizers): "
+        f"{'; '.join(f'{name} {gain.text(_points)}' for name, gain in each.items())}."
+    )
+    rule = (
+        "By seed, the change of accuracy from T = 1 to the lowest T at each one's best rate, minus that of softmax, "
+        "mean over optimizers. It holds where the interval over seeds lies above 0."
+    )
+    numbers = _columns(each) | {"verdict": verdict}
+    yield from [Finding("(ii) other normalizers", sentence, rule, numbers)] if each else ()
+
+
+def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, words: str) -> Findings:
+    """(iii) and (iv): does the change of a quantity tell failing runs from healthy ones before the loss does?"""
+    for row in warnings.filter(quantity=quantity, direction=direction, kind="change").to_dicts():
+        auc = Estimate(row["auc"], row["auc_low"], row["auc_high"])
+        weakly = "holds" if row["warned"] >= WARNS else "holds weakly"
+        verdict = weakly if auc.above(0.5) else "does not hold"
+        lead = "" if row["lead"] is None else f", {row['lead']:.0f} steps (median) before the loss"
+        sentence = (
+            f"{words} warns early of runs that fail: {verdict}. Its AUC is {auc.text('{:.2f}'.format)}, 0.5 is chance; "
+            f"with at most 5 % false alarms it finds {percent(row['warned'])} of {row['failing']} failing runs{lead}."
+        )
+        rule = (
+            f"It holds if the interval of the AUC lies above 0.5 and at least {percent(WARNS)} of the failing runs are "
+            "found with at most 5 % false alarms among the healthy ones; weakly if only the first is true."
+        )
+        names = ("auc", "auc_low", "auc_high", "warned", "false_alarms", "lead")
+        yield Finding(topic, sentence, rule, {name: row[name] for name in names} | {"verdict": verdict})
+
+
+def _marks(table: pl.DataFrame, curves: pl.DataFrame) -> Findings:
+    """(v): how often is the attention of softmax runs saturated inside the band, below it and above it?"""
+    runs = _of(table, compensated=False)["run"].unique()
+    share, saturated = pl.col("separability"), pl.col("saturated")
+    known = curves.filter(pl.col("run").is_in(runs) & share.is_not_null() & saturated.is_not_null())
+    side = pl.when(share < BAND[0]).then(0).when(share <= BAND[1]).then(1).otherwise(2)
+    counted = known.group_by("run", side.alias("side")).agg((saturated >= SATURATED).sum(), pl.len().alias("all"))
+    numbers = sorted(known["run"].unique())
+    counts = np.zeros((len(numbers), 3, 2))  # by run and side of the band: saturated steps, all steps
+    for run, where, *both in counted.iter_rows():
+        counts[numbers.index(run), where] = both
+    totals = counts.sum(0)
+    if not (totals[0, 1] and totals[1, 1]):
+        return
+    below, inside, above = _shares(totals)
+    drawn = np.random.default_rng(_SEED).integers(len(numbers), size=(_RESAMPLES, len(numbers)))
+    shares = np.array([_shares(counts[some].sum(0)) for some in drawn])
+    low, high = np.nanquantile(shares[:, 1] - shares[:, 0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    if inside <= 0.5 or not low > 0:
+        verdict = "does not hold"
+    else:
+        verdict = "holds from 70 % on, not for a band" if above >= inside - HARD else "holds"
+    beyond = "" if math.isnan(above) else f", {percent(above)} of those above it"
+    sentence = (
+        f"Separability of 70 to 80 % marks a saturated head: {verdict}. {percent(inside)} of the steps inside that "
+        f"band are saturated, {percent(below)} of those below (difference {_points(low)} to {_points(high)} points "
+        f"over runs){beyond}."
+    )
+    rule = (
+        f"Steps of plain softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above 0.99. "
+        "It holds if most steps inside the band are saturated, more than below it by an interval from resampled runs, "
+        "and more than above it."
+    )
+    facts = {"inside": inside, "below": below, "above": None if math.isnan(above) else above}
+    facts |= {"low": float(low), "high": float(high)}
+    yield Finding("(v) 70 to 80 %", sentence, rule, facts | {"verdict": verdict})
+
+
+def _shares(counts: Floats) -> tuple[float, ...]:
+    """Shares of saturated steps below, inside and above the band; NaN without steps."""
+    return tuple(float(some / steps) if steps else math.nan for some, steps in counts)

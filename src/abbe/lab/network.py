@@ -75,7 +75,7 @@ Generators = Sequence[torch.Generator]
 
 def drawn(generators: Generators, *shape: int, scale: float, dtype: torch.dtype) -> nn.Parameter:
     """Scaled standard normal numbers, for each seed from its own generator (drawn in float64, then rounded)."""
-    each = [torch.randn(*shape, generator=one, dtype=torch.float64) * scale for one in generators]
+    each = [torch.randn(*shape, generator=generator, dtype=torch.float64) * scale for generator in generators]
     return nn.Parameter(torch.stack(each).to(dtype))
 
 
@@ -174,10 +174,10 @@ class Attention(nn.Module):
             else None
         )
         # A normalizer that learns has parameters for each seed; one that does not serves all seeds.
-        one = normalizers.normalizer(settings.normalizer)
-        learns = any(True for _ in one.parameters())
+        first = normalizers.normalizer(settings.normalizer)
+        learns = any(True for _ in first.parameters())
         more = [normalizers.normalizer(settings.normalizer) for _ in range(seeds - 1)] if learns else []
-        self.normalizers = nn.ModuleList([one, *more]).to(dtype)
+        self.normalizers = nn.ModuleList([first, *more]).to(dtype)
         self.watched = False
         self.seen: Seen | None = None
         self.entropy: Tensor | None = None  # of the last weights without gradients, (seed, batch, head, query), nats

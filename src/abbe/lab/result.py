@@ -1,64 +1,82 @@
-"""The result of an experiment, and its tables from finished runs."""
+"""The result of an experiment: its tables, what its runs are called, and its view."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
-from scipy import stats
 
-from ..results import TablesResult, as_csv, as_parquet, as_text, read_content, read_table, tables_from
-from ..words.finding import findings_from
-from ..words.lab import CHOICE
-from .reading import ALL_QUANTITIES
-from .run import Configuration
+from ..results import Result
+from ..training import rule_named
+from ..views import TextTable, View
+from ..views.theme import ThemeName
+from ..words.finding import Finding
+from ..words.frames import column, frame
+from ..words.manifest import part_of, text_name
+from ..words.numbers import MISSING, many, number, percent, with_interval
 
-SUMMARY = "train.json"
+if TYPE_CHECKING:
+    from ..views.charts import Spec
 
-CHOICE_SCHEMA: dict[str, Any] = {
-    name: pl.Boolean if name in ("compensated", "qk_norm") else pl.String for name in CHOICE
+HARD_MAXIMUM = "topk:k=1"  # in `train_length`, only at test time
+HARD_MAXIMUM_NAME = "hard maximum on the trained softmax logits"
+PUBLISHED_PAPER = "arXiv 2410.01104"
+PUBLISHED: dict[str, dict[int, float]] = {  # accuracy by number of items, trained on up to 16 (table 1 there)
+    "softmax": {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124},
+    "adaptive-temperature": {16: 0.986, 64: 0.945, 256: 0.821, 1024: 0.577, 4096: 0.249, 16384: 0.140},
 }
-TABLE_SCHEMA: dict[str, Any] = {
-    "run": pl.Int32, **CHOICE_SCHEMA, "rate": pl.Float64, "seed": pl.Int64, "accuracy": pl.Float64, "loss": pl.Float64,
-    "train_loss": pl.Float64, "start_loss": pl.Float64, "half_step": pl.Int32, "failed": pl.Boolean,
-    "diverged": pl.Boolean, "largest_logit": pl.Float64, **dict.fromkeys(ALL_QUANTITIES, pl.Float64),
-    "temperature_end": pl.Float64, "learned": pl.String,
-}  # fmt: skip
-CURVE_SCHEMA: dict[str, Any] = {
-    "run": pl.Int32, "seed": pl.Int64, "step": pl.Int32, "loss": pl.Float64, **dict.fromkeys(ALL_QUANTITIES, pl.Float64)
-}  # fmt: skip
-LENGTH_SCHEMA: dict[str, Any] = {
-    "run": pl.Int32, "seed": pl.Int64, "length": pl.Int32, "accuracy": pl.Float64, "entropy": pl.Float64
-}  # fmt: skip
-ALERT_SCHEMA: dict[str, Any] = {"run": pl.Int32, "seed": pl.Int64, "rule": pl.String, "step": pl.Int32}
-SUMMARY_SCHEMA: dict[str, Any] = {
-    **CHOICE_SCHEMA, "best_rate": pl.Float64, "best_run": pl.Int32, "accuracy": pl.Float64, "low": pl.Float64,
-    "high": pl.Float64, "loss": pl.Float64, "half_step": pl.Float64, "runs": pl.Int32, "failed": pl.Int32,
-    "diverged": pl.Int32, "rate_sensitivity": pl.Float64, "rate_sensitivity_low": pl.Float64,
-    "rate_sensitivity_high": pl.Float64, "largest_logit": pl.Float64,
-}  # fmt: skip
-WARNING_SCHEMA: dict[str, Any] = {
-    "quantity": pl.String, "direction": pl.String, "kind": pl.String, "threshold": pl.Float64, "failing": pl.Int32,
-    "healthy": pl.Int32, "warned": pl.Float64, "false_alarms": pl.Float64, "auc": pl.Float64, "auc_low": pl.Float64,
-    "auc_high": pl.Float64, "lead": pl.Float64, "lead_share": pl.Float64,
-}  # fmt: skip
-ROC_SCHEMA: dict[str, Any] = {
-    "quantity": pl.String, "direction": pl.String, "kind": pl.String, "threshold": pl.Float64,
-    "false_alarms": pl.Float64, "warned": pl.Float64,
-}  # fmt: skip
-_SCHEMAS = {
-    "summary": SUMMARY_SCHEMA, "lengths": LENGTH_SCHEMA, "alerts": ALERT_SCHEMA, "warnings": WARNING_SCHEMA,
-    "roc": ROC_SCHEMA,
-}  # fmt: skip
-TABLE, CURVES = "runs.parquet", "curves.parquet"
+
+# -- Tables as they are declared --------------------------------------------------------------------------------------
+
+_RUN = column("run", int, "number of the choice of normalizer, temperature, optimizer and rate")
+_SEED = column("seed", pl.Int64, "of weights and data")
+_CHOICE = (
+    column("normalizer", str, "its spec"),
+    column("temperature", str, "in front of the normalizer: a number, learned or a schedule"),
+    column("compensated", bool, "whether the scale of the temperature is undone in weights and rate: the control"),
+    column("qk_norm", bool, "whether queries and keys are normalized"),
+    column("optimizer", str, "sgd, adamw or muon"),
+)
+CHOICE = tuple(part.name for part in _CHOICE)  # what defines a run, except its rate
+
+
+_QUANTITIES = tuple(
+    column(name, float, meaning, label=label)
+    for name, label, meaning in (
+        ("entropy_share", "entropy", "entropy over its ceiling ln n; high means spread, low sharp"),
+        ("max_logit", "largest logit", "largest logit of any head"),
+        ("logit_change", "", "change of the logits by the update, root mean square, largest head"),
+        ("max_weight", "", "largest weight, mean over heads"),
+        ("saturated", "saturated rows", "share of rows with a weight above 0.99"),
+        ("separability", "N_s/N", "N_s/N of sets of 4 keys"),
+        ("sensitivity", "", "worst sensitivity, mean"),
+        ("gradient_ratio", "", "gradient of queries and keys over that of values"),
+        ("query_gradient", "", "norm of the gradient of the queries"),
+        ("nonfinite", "", "share of rows with NaN or infinity"),
+        ("separability_control", "", "N_s/N of random sets of 4 keys"),
+    )
+)
+_SIGNAL = (
+    column("quantity", str, "name of the monitored quantity, or of an alert"),
+    column("direction", str, "high or low: which values warn"),
+    column("kind", str, "level, or change since the first step; of an alert: alert"),
+    column("threshold", float, "from which it warns"),
+)
+_WARNED = column("warned", float, "share of the failing runs that it flags before their loss does", share=True)
+_FALSE = column("false_alarms", float, "share of the healthy runs that it flags", share=True)
+_QUESTIONS = {
+    "temperature": "Is low temperature hard to train?",
+    "length": "Which normalizer finds the maximum in lists longer than it was trained on?",
+    "recall": "Which normalizer learns to recall?",
+    "text": "Which normalizer trains the better language model?",
+}
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Experiment(TablesResult):
+class Experiment(Result, study="train"):
     """The result of `train_temperature`, `train_length`, `train_recall` or `train_text`.
 
     A run is one choice of normalizer, temperature, optimizer and rate; every run has all seeds.
@@ -83,15 +101,72 @@ class Experiment(TablesResult):
         manifest: task, settings, versions, machine, seconds.
     """
 
-    study: ClassVar[str] = "train"
-    page: ClassVar[str] = "train.html"
+    files: ClassVar[Mapping[str, str]] = {"runs/": "a part per run: what an interrupted run resumes from"}
 
-    curves: pl.DataFrame = field(repr=False)
-    lengths: pl.DataFrame = field(repr=False)
-    alerts: pl.DataFrame = field(repr=False)
-    summary: pl.DataFrame = field(repr=False)
-    warnings: pl.DataFrame = field(repr=False)
-    roc: pl.DataFrame = field(repr=False)
+    table: pl.DataFrame = frame(
+        "a run and seed; quantities are from the last step",
+        *(_RUN, *_CHOICE, column("rate", float, "learning rate"), _SEED),
+        column("accuracy", float, "on held-out data", share=True),
+        column("loss", float, "on the same data"),
+        column("train_loss", float, "mean over the last fifth of the steps"),
+        column("start_loss", float, "first training loss"),
+        column("half_step", int, "first step that was read with at most half of the first loss"),
+        column("failed", bool, "whether the training loss ended above half of the first one"),
+        column("diverged", bool, "whether it ended above the first one by more than a twentieth, or was not finite"),
+        column("largest_logit", float, "over the whole run"),
+        *_QUANTITIES,
+        column("temperature_end", float, "at the last step"),
+        column("learned", str, "values that the normalizer has learned"),
+        file="runs.parquet",
+    )
+    curves: pl.DataFrame = frame(
+        "a run, seed and step that was read",
+        *(_RUN, _SEED, column("step", int, "of the training"), column("loss", float, "of this step"), *_QUANTITIES),
+        file="curves.parquet",
+    )
+    summary: pl.DataFrame = frame(
+        "a choice without its rate, at its best rate",
+        *_CHOICE,
+        column("best_rate", float, "of the lowest training loss"),
+        column("best_run", int, "its number"),
+        column("accuracy", float, "at that rate, mean over seeds", share=True),
+        column("low", float, "lower end of its interval; null if there is none, as from a single seed"),
+        column("high", float, "upper end of its interval"),
+        column("loss", float, "at that rate"),
+        column("half_step", float, "at that rate, median over seeds"),
+        column("runs", int, "rates times seeds"),
+        column("failed", int, "how many of them failed"),
+        column("diverged", int, "how many diverged"),
+        column(
+            "rate_sensitivity",
+            float,
+            "mean over rates of the training loss above the best (arXiv 2309.14322); high means that the rate must be "
+            "chosen well",
+            interval=True,
+        ),
+        column("largest_logit", float, "at the best rate"),
+    )
+    lengths: pl.DataFrame = frame(
+        "a run, seed and test length",
+        *(_RUN, _SEED, column("length", int, "items or tokens of the test")),
+        column("accuracy", float, "at that length", share=True),
+        column("entropy", float, "of the attention weights at that length, in nats; mean over examples"),
+    )
+    alerts: pl.DataFrame = frame(
+        "a run, seed and alert of the monitor",
+        *(_RUN, _SEED, column("rule", str, "name of the alert"), column("step", int, "at which it was first raised")),
+    )
+    warnings: pl.DataFrame = frame(
+        "a monitored quantity at its best threshold, or an alert",
+        *(*_SIGNAL, column("failing", int, "runs that failed"), column("healthy", int, "runs that did not")),
+        *(_WARNED, _FALSE),
+        column("auc", float, "area under the ROC curve: 1/2 is chance, 1 perfect", interval=True),
+        column("lead", float, "median of the steps between a warning and the step at which the loss shows the failure"),
+        column("lead_share", float, "the same as a share of those steps", share=True),
+    )
+    roc: pl.DataFrame = frame("a monitored quantity and threshold", *_SIGNAL, _FALSE, _WARNED)
+    findings: tuple[Finding, ...]
+    manifest: Mapping[str, Any] = field(repr=False)
 
     @property
     def experiment(self) -> str:
@@ -103,139 +178,197 @@ class Experiment(TablesResult):
 
     def as_json(self) -> dict[str, Any]:
         """Everything but the curves, which are long: `curves` and curves.parquet hold them."""
-        return self._tables_and_findings({"table": self.table} | self._tables()) | {"manifest": dict(self.manifest)}
+        return {name: content for name, content in super().as_json().items() if name != "curves"}
 
-    def _tables(self) -> dict[str, pl.DataFrame]:
-        return {name: getattr(self, name) for name in _SCHEMAS}
+    def view(self) -> View:
+        def charts(theme: ThemeName) -> Mapping[str, Spec]:
+            from .charts import train_charts  # altair belongs to the extra `report`
 
-    def _files(self) -> dict[str, bytes | str]:
-        tables = self._tables()
-        parquet = {TABLE: as_parquet(self.table), CURVES: as_parquet(self.curves)}
-        return as_csv(tables) | {SUMMARY: as_text(self._tables_and_findings(tables))} | parquet
+            return train_charts(self, theme)
+
+        settings = part_of(self.manifest, "settings")
+        runs, seeds = self.table["run"].n_unique(), self.table["seed"].n_unique()
+        steps = f" of {many(settings['steps'], 'step')}" if isinstance(settings.get("steps"), int) else ""
+        return View(
+            study=self.study,
+            question=_QUESTIONS.get(self.experiment, "What did the runs learn?"),
+            about=[
+                f"small transformers; task: {text_name(self.manifest)}",
+                f"{many(runs, 'run')}{steps}, each with {many(seeds, 'seed')}",
+            ],
+            findings=self.findings,
+            tables=_tables(self),
+            charts=charts,
+            manifest=self.manifest,
+        )
 
 
-def opened_experiment(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Experiment:
-    content = read_content(folder / SUMMARY, stored)
-    return Experiment(
-        table=read_table(folder / TABLE, stored),
-        curves=read_table(folder / CURVES, stored),
-        **tables_from(content, _SCHEMAS),
-        findings=findings_from(content["findings"]),
-        manifest=manifest,
+# -- Names ------------------------------------------------------------------------------------------------------------
+
+_OPTIMIZERS = {"sgd": "SGD", "adamw": "AdamW", "muon": "Muon"}
+_LABELS = {quantity.name: quantity.label for quantity in _QUANTITIES}
+_MOVED = {"low": "fallen", "high": "risen"}
+
+
+def temperature_name(temperature: str) -> str:
+    """ "T = 0.1", "learned T", "T geometric:1:0.1"."""
+    kind, _, start = temperature.partition(":")
+    if kind == "learned":
+        return f"learned T from {start}" if start else "learned T"
+    return f"T {temperature}" if start else f"T = {temperature}"
+
+
+def in_order(temperatures: pl.Series) -> list[str]:
+    """Each once, from high to low; schedules and learned ones come last."""
+    once, number = temperatures.unique(maintain_order=True).to_frame(), pl.first().cast(pl.Float64, strict=False)
+    return once.sort(number, descending=True, nulls_last=True, maintain_order=True).to_series().to_list()
+
+
+def signal_name(row: Mapping[str, Any]) -> str:
+    """An alert of the monitor by its event, a quantity with its direction of alarm."""
+    if row["kind"] == "alert":
+        return rule_named(row["quantity"]).event
+    moved = _MOVED[row["direction"]] if row["kind"] == "change" else row["direction"]
+    return f"{_LABELS.get(row['quantity'], row['quantity'])}, {moved}"
+
+
+def with_names(experiment: Experiment) -> pl.DataFrame:
+    """The summary with names: `of` a normalizer, `at` a temperature or its control, `by` an optimizer, and the `name`
+    of a choice, which is its normalizer and the other choices in which rows differ."""
+    summary = experiment.summary
+    warmth = pl.col("temperature").replace({word: temperature_name(word) for word in summary["temperature"]})
+    named = summary.with_columns(
+        of=pl.when("qk_norm").then(pl.format("{}, QK-norm", "normalizer")).otherwise("normalizer"),
+        at=pl.when("compensated").then(pl.format("{}, compensated", warmth)).otherwise(warmth),
+        by=pl.col("optimizer").replace(_OPTIMIZERS),
     )
+    hard = (pl.col("normalizer") == HARD_MAXIMUM) & (experiment.experiment == "length")
+    normalizer = pl.when(hard).then(pl.lit(HARD_MAXIMUM_NAME)).otherwise("of")
+    optimizer = pl.when(pl.col("optimizer").n_unique() > 1).then("by")
+    parts = (normalizer, pl.when(pl.col("temperature") != "1").then("at"), optimizer)
+    return named.with_columns(name=pl.concat_str(parts, separator=", ", ignore_nulls=True))
 
 
-ROSE = 1.05  # times the first loss: a rise beyond the differences between batches
-LAST = 0.8  # the final training loss is the mean over readings after this share of the run
-_CAPPED = pl.min_horizontal(pl.col("train_loss").fill_null(math.inf), "start_loss")
-Part = tuple[Configuration, Mapping[str, Any]]
+def length_rows(experiment: Experiment) -> pl.DataFrame:
+    """Accuracy and entropy by test length at the best rate of each choice: name, seed, length, accuracy, entropy."""
+    named = with_names(experiment).select("name", pl.col("best_run").alias("run"))
+    return named.join(experiment.lengths, on="run", how="inner", maintain_order="left_right").drop_nulls("accuracy")
 
 
-@dataclass(frozen=True)
-class Tables:
-    """The tables of an `Experiment`."""
+# -- Tables for people ------------------------------------------------------------------------------------------------
 
-    table: pl.DataFrame
-    curves: pl.DataFrame
-    lengths: pl.DataFrame
-    alerts: pl.DataFrame
-    summary: pl.DataFrame
-    warnings: pl.DataFrame
-    roc: pl.DataFrame
-
-
-def _seeds(parts: Sequence[Part]) -> Iterator[tuple[int, Part, Mapping[str, Any]]]:
-    """Number, part and content of every seed of every run."""
-    return ((run, part, seed) for run, part in enumerate(parts) for seed in part[1]["seeds"])
+_NOTE = (
+    "at the best rate, on new data; half loss: the first step that was read with half of the first loss; failed, over "
+    "all rates: the training loss ended above half of the first one"
+)
+_MORE = "; diverged: it rose above the first one, or was not finite"
+_EXPLAINED = (
+    "warned: share of failing runs that cross the threshold before their loss shows the failure; false alarms: of "
+    "healthy ones, at any step; lead: median steps in between. Thresholds allow 5 % false alarms; alerts are as they "
+    "are. Entropy is the share of its ceiling, fallen and risen are since the first step, rows are saturated above a "
+    "weight of 0.99, the gradient ratio is that of queries and keys over values"
+)
+_BREAKS = ("(", "@ ")  # below its number
 
 
-def run_table(parts: Sequence[Part]) -> pl.DataFrame:
-    rows = [_row(run, choice, content["steps"], seed) for run, (choice, content), seed in _seeds(parts)]
-    return pl.DataFrame(rows, schema=TABLE_SCHEMA, orient="row")
+def _tables(experiment: Experiment) -> list[TextTable]:
+    """What the best rates reach, and what warned; the page lists every choice with all its numbers."""
+    if experiment.experiment == "temperature":
+        tables = [_by_temperature(experiment)]
+    else:
+        tables = _by_length(experiment) if experiment.lengths.height else []
+        tables.append(_choices(experiment, "At the best rate", 6, _NOTE, ("terminal", "card")))
+    return [*tables, *_warnings(experiment), _choices(experiment, "Every choice", 9, _NOTE + _MORE, ("page",))]
 
 
-def _row(run: int, choice: Configuration, steps: Sequence[int], seed: Mapping[str, Any]) -> dict[str, Any]:
-    start, losses = seed["start"], seed["losses"]
-    curve = list(zip(steps, losses, strict=True))
-    last = [loss for step, loss in curve if step > LAST * choice.steps]
-    end = None if None in losses or seed["loss"] is None else math.fsum(last) / len(last)
-    half = next((step for step, loss in curve if loss is not None and loss <= start / 2), None)
-    logits = [x for x in seed["quantities"]["max_logit"] if x is not None]
-    return {
-        "run": run, **{name: getattr(choice, name) for name in CHOICE}, "rate": choice.rate, "seed": seed["seed"],
-        "accuracy": seed["accuracy"], "loss": seed["loss"], "train_loss": end, "start_loss": start, "half_step": half,
-        "failed": end is None or end > start / 2, "diverged": end is None or end > ROSE * start,
-        "largest_logit": max(logits, default=None),
-        **{name: seed["quantities"][name][-1] for name in ALL_QUANTITIES},
-        "temperature_end": seed["temperature"][0], "learned": "; ".join(seed["learned"]) or None,
-    }  # fmt: skip
-
-
-def curve_table(parts: Sequence[Part]) -> pl.DataFrame:
-    frames = [
-        pl.DataFrame(
-            {"step": content["steps"], "loss": seed["losses"], **seed["quantities"]},
-            schema={name: kind for name, kind in CURVE_SCHEMA.items() if name not in ("run", "seed")},
-        ).select(pl.lit(run, pl.Int32).alias("run"), pl.lit(seed["seed"], pl.Int64).alias("seed"), pl.all())
-        for run, (_, content), seed in _seeds(parts)
+def _by_temperature(experiment: Experiment) -> TextTable:
+    """Accuracy and best rate: a column per T, and one for its control."""
+    summary = with_names(experiment)
+    controlled = set(summary.filter("compensated")["temperature"])
+    columns = [
+        (word, compensated)
+        for word in in_order(summary["temperature"])
+        for compensated in ((False, True) if word in controlled else (False,))
     ]
-    return pl.concat(frames)
+    cells = []
+    for (optimizer,), rows in summary.group_by("by", maintain_order=True):
+        for (normalizer,), line in rows.group_by("of", maintain_order=True):
+            reached = {
+                (row["temperature"], row["compensated"]): f"{percent(row['accuracy'])} @ {row['best_rate']:g}"
+                for row in line.to_dicts()
+            }
+            cells.append([f"{optimizer}, {normalizer}", *(reached.get(place, "") for place in columns)])
+    titles = [f"T {word} control" if compensated else f"T {word}" for word, compensated in columns]
+    note = "control: first values and rate of the query map undo the temperature" if controlled else ""
+    return TextTable("Accuracy at the best rate, and that rate", ("trained with", *titles), cells, note, breaks=_BREAKS)
 
 
-def length_table(parts: Sequence[Part]) -> pl.DataFrame:
+def _by_length(experiment: Experiment) -> list[TextTable]:
+    """Means over seeds, next to published accuracies and to the entropy of equal weights."""
+    means = length_rows(experiment).group_by("name", "length", maintain_order=True).mean()
+
+    def table(title: str, value: str, shown: Callable[[float], str], beside: Mapping[str, Any], note: str) -> TextTable:
+        by_name: dict[str, dict[int, float]] = {}
+        for name, length, mean in means.drop_nulls(value).select("name", "length", value).iter_rows():
+            by_name.setdefault(name, {})[length] = mean
+        by_name |= beside
+        lengths = sorted({length for values in by_name.values() for length in values})
+        rows = [
+            [name, *(shown(values[length]) if length in values else MISSING for length in lengths)]
+            for name, values in by_name.items()
+        ]
+        return TextTable(title, ("normalizer", *(f"{length:,}" for length in lengths)), rows, note, breaks=_BREAKS)
+
+    published = {f"{name}, published": values for name, values in PUBLISHED.items()}
+    most = {"equal weights: ln n": {length: math.log(length) for length in means["length"]}}
+    return [
+        table("Accuracy by items in the list", "accuracy", _share, published, f"published: {PUBLISHED_PAPER}"),
+        table("Entropy of the weights by items (nats)", "entropy", "{:.2f}".format, most, "means over seeds"),
+    ]
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.1f} %"
+
+
+def _choices(experiment: Experiment, title: str, columns: int, note: str, on: tuple[str, ...]) -> TextTable:
+    """Every choice at its best rate, with the first few of its numbers."""
+
+    def estimate(row: Mapping[str, Any], name: str, ends: str, show: Callable[[float], str]) -> str:
+        return with_interval(row[name], row[f"{ends}low"], row[f"{ends}high"], show)
+
     rows = [
-        (run, seed["seed"], int(length), *values)
-        for run, _, seed in _seeds(parts)
-        for length, values in seed["lengths"].items()
+        {
+            "normalizer": row["name"],
+            "best rate": f"{row['best_rate']:g}",
+            "accuracy": estimate(row, "accuracy", "", _share),
+            "loss": number(row["loss"], 3),
+            "half loss": number(row["half_step"]),
+            "failed": f"{row['failed']} of {row['runs']}",
+            "diverged": str(row["diverged"]),
+            "rate sensitivity": estimate(row, "rate_sensitivity", "rate_sensitivity_", lambda x: number(x, 3)),
+            "largest logit": number(row["largest_logit"], 3),
+        }
+        for row in with_names(experiment).to_dicts()
     ]
-    return pl.DataFrame(rows, schema=LENGTH_SCHEMA, orient="row")
+    cells = [list(row.values())[:columns] for row in rows]
+    return TextTable(title, list(rows[0])[:columns], cells, note, on=on, breaks=_BREAKS, whole=("accuracy",))
 
 
-def alert_table(parts: Sequence[Part]) -> pl.DataFrame:
-    rows = [(run, seed["seed"], rule, step) for run, _, seed in _seeds(parts) for rule, step in seed["alerts"].items()]
-    return pl.DataFrame(rows, schema=ALERT_SCHEMA, orient="row")
-
-
-def summary_table(table: pl.DataFrame, level: float) -> pl.DataFrame:
-    """A row for each choice except for the rate, in the order of the runs."""
-    groups = table.partition_by(*CHOICE, maintain_order=True)
-    return pl.DataFrame([_summary(group, level) for group in groups], schema=SUMMARY_SCHEMA, orient="row")
-
-
-def _summary(rows: pl.DataFrame, level: float) -> dict[str, Any]:
-    best = best_run(rows)
-    chosen = rows.filter(pl.col("run") == best)
-    accuracy, low, high = mean_interval(chosen["accuracy"].to_list(), level, (0.0, 1.0))
-    sensitivity = mean_interval(list(rate_sensitivities(rows).values()), level, (0.0, math.inf))
-    return {
-        **{name: rows[name][0] for name in CHOICE}, "best_rate": chosen["rate"][0], "best_run": best,
-        "accuracy": accuracy, "low": low, "high": high, "loss": chosen["loss"].mean(),
-        "half_step": chosen["half_step"].median(), "runs": len(rows), "failed": int(rows["failed"].sum()),
-        "diverged": int(rows["diverged"].sum()), "rate_sensitivity": sensitivity[0],
-        "rate_sensitivity_low": sensitivity[1], "rate_sensitivity_high": sensitivity[2],
-        "largest_logit": chosen["largest_logit"].max(),
-    }  # fmt: skip
-
-
-def best_run(rows: pl.DataFrame) -> int:
-    """The run with the lowest training loss on average over seeds; a run that diverged counts with its first loss."""
-    ends = rows.group_by("run", maintain_order=True).agg(_CAPPED.mean().alias("end")).sort("end", maintain_order=True)
-    return int(ends["run"][0])
-
-
-def rate_sensitivities(rows: pl.DataFrame) -> dict[int, float]:
-    """By seed: the mean over rates of min(loss, first loss) minus the best loss (arXiv 2309.14322)."""
-    by_seed = rows.group_by("seed", maintain_order=True).agg((_CAPPED.mean() - _CAPPED.min()).alias("x"))
-    return dict(by_seed.iter_rows())
-
-
-def mean_interval(
-    values: Sequence[float], level: float, within: tuple[float, float] = (-math.inf, math.inf)
-) -> tuple[float, float | None, float | None]:
-    """Mean with Student's interval, clipped to the possible range; no interval from fewer than two values."""
-    mean = math.fsum(values) / len(values)
-    if len(values) < 2:
-        return mean, None, None
-    spread = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1) / len(values))
-    half = float(stats.t.ppf((1 + level) / 2, len(values) - 1)) * spread
-    return mean, max(within[0], mean - half), min(within[1], mean + half)
+def _warnings(experiment: Experiment) -> list[TextTable]:
+    """Signals, the best first, then alerts; none if nothing failed, or everything did."""
+    rows = experiment.warnings.sort("auc", descending=True, nulls_last=True, maintain_order=True).to_dicts()
+    if not rows:
+        return []
+    shown = [
+        [
+            signal_name(row),
+            "" if row["auc"] is None else with_interval(row["auc"], row["auc_low"], row["auc_high"], "{:.2f}".format),
+            "alert" if row["kind"] == "alert" else number(row["threshold"], 3),
+            *(percent(row["warned"]), percent(row["false_alarms"]), number(row["lead"], 3)),
+        ]
+        for row in rows
+    ]
+    title = f"Early warning: {rows[0]['failing']:,} failing, {rows[0]['healthy']:,} healthy runs of single seeds"
+    columns = ("what warns", "AUC", "threshold", "warned", "false alarms", "lead")
+    return [TextTable(title, columns, shown, _EXPLAINED, breaks=_BREAKS)]

@@ -1,7 +1,11 @@
-"""One training run: all seeds of one configuration, from untrained networks to accuracy on unseen data."""
+"""One training run: all seeds of one configuration, from untrained networks to accuracy on unseen data.
+
+At some steps the network is read: the quantities of the monitor, reduced over heads, for every seed.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import math
@@ -14,9 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .network import AttentionSettings, Temperature, temperature
+from .._errors import AbbeError
+from .._tensors import where_double
+from ..training import Alerts, LayerRows, Measured, Values, measure_layers
+from .network import Attention, AttentionSettings, Seen, Temperature, temperature
 from .optimizers import Factors, Optimizer, compensation
-from .reading import Reader, attentions, snapshot, watch
 from .tasks import Batch, Task, stacked
 
 
@@ -59,7 +65,7 @@ class Configuration:
     @property
     def key(self) -> str:
         """The unique name of its part in the folder."""
-        content = json.dumps(self.as_json(), sort_keys=True)
+        content = json.dumps(asdict(self), sort_keys=True)
         return f"runs/{hashlib.sha256(content.encode()).hexdigest()[:16]}"
 
     @property
@@ -67,13 +73,6 @@ class Configuration:
         """For a progress bar."""
         more = ", compensated" if self.compensated else ""
         return f"{self.normalizer}, T {self.temperature}, {self.optimizer} {self.rate:g}{more}"
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self) | {"seeds": list(self.seeds)}
-
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> Configuration:
-        return cls(**(content | {"seeds": tuple(content["seeds"])}))
 
 
 def can_be_compensated(temperature: Temperature, qk_norm: bool) -> bool:
@@ -127,7 +126,8 @@ class _Run:
         reads = step in self.read_at
         for part in attentions(self.network):
             part.progress = (step - 1) / max(1, self.choice.steps - 1)
-        batch = self._batch()
+        length = self.task.training_length(self.lengths)
+        batch = self._batch(self.data, self.choice.batch, length, held_out=False)
         watch(self.network, reads)
         losses = self._losses(batch)
         torch.autograd.backward(losses.sum())
@@ -159,12 +159,8 @@ class _Run:
         means: list[float] = (sum(steps.unbind(), torch.zeros_like(steps[0])) / len(steps)).tolist()
         return means
 
-    def _batch(self) -> Batch:
-        length = self.task.training_length(self.lengths)
-        return self._typed([self.task.sample(one, self.choice.batch, length, held_out=False) for one in self.data])
-
-    def _typed(self, batches: list[Batch]) -> Batch:
-        batch = stacked(batches)
+    def _batch(self, generators: list[torch.Generator], size: int, length: int | None, held_out: bool) -> Batch:
+        batch = stacked([self.task.sample(seed, size, length, held_out=held_out) for seed in generators])
         inputs = tuple(x.to(self.dtype) if x.is_floating_point() else x for x in batch.inputs)
         return Batch(tuple(x.to(self.device) for x in inputs), batch.targets.to(self.device))
 
@@ -173,31 +169,31 @@ class _Run:
         return _summed_losses(self.network(*batch.inputs), batch.targets) / batch.targets[0].numel()
 
     def content(self) -> dict[str, Any]:
-        learned = [_learned(self.network, place) for place in range(len(self.choice.seeds))]
+        learned = [_learned(self.network, i) for i in range(len(self.choice.seeds))]
         if self.choice.trained_with:
             for part in attentions(self.network):
                 part.use(self.choice.normalizer)
         tested = self._test(None)
         seeds: list[dict[str, Any]] = []
-        for place, seed in enumerate(self.choice.seeds):
-            values = [reading[place]["values"] for reading in self.readings]
+        for i, seed in enumerate(self.choice.seeds):
+            values = [reading[i]["values"] for reading in self.readings]
             seeds.append(
                 {
                     "seed": seed,
-                    "start": self.start[place],
-                    "losses": [losses[place] for losses in self.losses],
+                    "start": self.start[i],
+                    "losses": [losses[i] for losses in self.losses],
                     "quantities": {name: [reading.get(name) for reading in values] for name in values[0]},
-                    "alerts": _first_alerts(self.steps, [reading[place]["alerts"] for reading in self.readings]),
-                    "temperature": [_rounded(part.temperatures()[place]) for part in attentions(self.network)],
-                    "learned": learned[place],
-                    "accuracy": tested[place][0],
-                    "loss": tested[place][1],
+                    "alerts": _first_alerts(self.steps, [reading[i]["alerts"] for reading in self.readings]),
+                    "temperature": [_rounded(part.temperatures()[i]) for part in attentions(self.network)],
+                    "learned": learned[i],
+                    "accuracy": tested[i][0],
+                    "loss": tested[i][1],
                     "lengths": {},
                 }
             )
         for length in self.task.test_lengths:
-            for place, (accuracy, _, entropy) in enumerate(self._test(length)):
-                seeds[place]["lengths"][str(length)] = [accuracy, entropy]
+            for i, (accuracy, _, entropy) in enumerate(self._test(length)):
+                seeds[i]["lengths"][str(length)] = [accuracy, entropy]
         return {"steps": self.steps, "seeds": seeds}
 
     @torch.no_grad()
@@ -211,7 +207,7 @@ class _Run:
         for start in range(0, self.choice.test_size, at_once):
             self.alive()
             size = min(at_once, self.choice.test_size - start)
-            batch = self._typed([self.task.sample(one, size, length, held_out=True) for one in generators])
+            batch = self._batch(generators, size, length, held_out=True)
             scores, targets = self.network(*batch.inputs), batch.targets
             right += (scores.argmax(-1) == targets).flatten(1).sum(1).cpu()
             loss += _summed_losses(scores, targets).cpu()
@@ -220,7 +216,8 @@ class _Run:
                 (layer,) = attentions(self.network)  # tasks with lengths have one layer, and a question per example
                 assert layer.entropy is not None
                 entropy += layer.entropy.cpu().double().mean((2, 3)).sum(1)
-        return [[_rounded(x) for x in one] for one in (torch.stack([right, loss, entropy]) / questions).T.tolist()]
+        means = (torch.stack([right, loss, entropy]) / questions).T.tolist()
+        return [[_rounded(x) for x in by_seed] for by_seed in means]
 
 
 def _summed_losses(scores: Tensor, targets: Tensor) -> Tensor:
@@ -266,8 +263,126 @@ def _first_alerts(steps: list[int], rules: list[list[str]]) -> dict[str, int]:
 def _learned(network: nn.Module, seed: int) -> list[str]:
     """The current normalizers of layers that learn something."""
     parts = [part.normalizer_of(seed) for part in attentions(network)]
-    return [str(one) for one in parts if any(True for _ in one.parameters())]
+    return [str(normalizer) for normalizer in parts if any(True for _ in normalizer.parameters())]
 
 
 def _rounded(x: float) -> float | None:
     return float(f"{x:.6g}") if math.isfinite(x) else None
+
+
+# -- Readings ---------------------------------------------------------------------------------------------------------
+
+SIZE = 4  # of the selected sets whose separability is measured: small tasks have few keys
+_SEQUENCES, _ROWS = 4, 16  # read at most
+# Name in the tables: quantity of the monitor, and how heads are reduced to one number.
+QUANTITIES: dict[str, tuple[str, str]] = {
+    "max_logit": ("max_logit", "max"),
+    "logit_change": ("logit_change", "max"),
+    "max_weight": ("max_weight", "mean"),
+    "saturated": ("saturated", "mean"),
+    "separability": (f"separability@N={SIZE}", "mean"),
+    "sensitivity": ("sensitivity_worst_mean", "mean"),
+    "gradient_ratio": ("gradient_ratio", "mean"),
+    "query_gradient": ("query_gradient", "mean"),
+    "nonfinite": ("nonfinite", "max"),
+}
+ENTROPY, CONTROL = "entropy_share", "separability_control"
+ALL_QUANTITIES = (ENTROPY, *QUANTITIES, CONTROL)
+
+
+def attentions(network: nn.Module) -> list[Attention]:
+    return [part for part in network.modules() if isinstance(part, Attention)]
+
+
+def watch(network: nn.Module, on: bool) -> None:
+    for part in attentions(network):
+        part.watched, part.seen = on, None
+
+
+def snapshot(network: nn.Module) -> list[Seen]:
+    """What every attention layer computed in the last forward pass."""
+    return [part.seen for part in attentions(network) if part.seen is not None]
+
+
+class Reader:
+    """Reads the seeds of one configuration and keeps the state of their alerts."""
+
+    def __init__(self, network: nn.Module, seeds: int) -> None:
+        self._layers = attentions(network)
+        self._alerts = [Alerts() for _ in range(seeds)]
+
+    def read(self, step: int, before: list[Seen], after: list[Seen], losses: list[float]) -> list[dict[str, Any]]:
+        """By seed: its quantities, and the rules that first fired at this step."""
+        readings = []
+        for seed, values in enumerate(self._values(list(range(len(self._alerts))), step, before, after)):
+            events = self._alerts[seed].check(step, values, losses[seed])
+            readings.append({"values": _reduced(values), "alerts": sorted({event.rule for event in events})})
+        return readings
+
+    def _values(self, seeds: list[int], step: int, before: list[Seen], after: list[Seen]) -> list[Values]:
+        """By seed; seeds that share a normalizer are measured at once, as if they were heads."""
+        if all(layer.normalizer_of(seed) is layer.normalizer_of(seeds[0]) for layer in self._layers for seed in seeds):
+            layers = [_rows(layer, seeds, *seen) for layer, *seen in zip(self._layers, before, after, strict=True)]
+            heads = self._layers[0].settings.heads
+            try:
+                together = measure_layers(layers, sizes=(SIZE,), step=step, alike=len(seeds))
+            except AbbeError:  # weights that are not finite have no measures, but the other seeds do
+                if len(seeds) == 1:
+                    return [{}]
+            else:
+                return [_part(together, slice(i * heads, (i + 1) * heads)) for i in range(len(seeds))]
+        return [values for seed in seeds for values in self._values([seed], step, before, after)]
+
+
+def _part(values: Values, heads: slice) -> Values:
+    def cut(grid: list[list[float]] | None) -> list[list[float]] | None:
+        return None if grid is None else [layer[heads] for layer in grid]
+
+    return {name: Measured(cut(one.value) or [], cut(one.limit), cut(one.control)) for name, one in values.items()}
+
+
+def _rows(layer: Attention, seeds: list[int], before: Seen, after: Seen) -> LayerRows:
+    """Rows of all these seeds side by side: (batch, seed * head, query, ...)."""
+    queries = before.logits.shape[-2]
+    first = min(1, queries - 1)  # a causal first row sees one key, and every measure of one key is trivial
+    rows = torch.linspace(first, queries - 1, min(_ROWS, queries - first)).round().long()  # none of them twice
+
+    def as_heads(x: Tensor, sequences: int | None = _SEQUENCES) -> Tensor:
+        return where_double(x[seeds, :sequences]).transpose(0, 1).flatten(1, 2)
+
+    gradients = {
+        name: as_heads(tensor.grad, None)
+        for name, tensor in (("query", before.query), ("key", before.key), ("value", before.value))
+        if tensor.grad is not None
+    }
+    logits = as_heads(before.logits)[:, :, rows]
+    normalizer = layer.normalizer_of(seeds[0])
+    if any(x.device != logits.device for x in (*normalizer.parameters(), *normalizer.buffers())):
+        normalizer = copy.deepcopy(normalizer).to(logits.device)  # rows of a device without float64 are read on the CPU
+    return LayerRows(logits, as_heads(before.value.detach()), normalizer, gradients, as_heads(after.logits)[:, :, rows])
+
+
+def _reduced(values: Values) -> dict[str, float | None]:
+    numbers: dict[str, float | None] = dict.fromkeys(ALL_QUANTITIES)
+    for name, (quantity, how) in QUANTITIES.items():
+        if quantity in values:
+            numbers[name] = _over_heads(values[quantity].value, how)
+    if values:
+        entropy = values["entropy"]
+        pairs = [
+            zip(heads, limits, strict=True) for heads, limits in zip(entropy.value, entropy.limit or (), strict=True)
+        ]
+        shares = [[x / most if most > 0 else math.nan for x, most in heads] for heads in pairs]
+        numbers[ENTROPY] = _over_heads(shares, "mean")
+        separability = values.get(QUANTITIES["separability"][0])
+        if separability is not None and separability.control is not None:
+            numbers[CONTROL] = _over_heads(separability.control, "mean")
+    return numbers
+
+
+def _over_heads(grid: list[list[float]], how: str) -> float | None:
+    finite = [x for heads in grid for x in heads if math.isfinite(x)]
+    if not finite:
+        return None
+    value = max(finite) if how == "max" else math.fsum(finite) / len(finite)
+    return float(f"{value:.6g}")

@@ -13,11 +13,11 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -35,65 +35,56 @@ from ..runs.watch import Watch, watching
 from ..training import list_rules
 from ..words.finding import Finding
 from ..words.numbers import about, many
-from .early_warning import roc_table, warning_table
-from .result import Experiment, Part, Tables, alert_table, curve_table, length_table, run_table, summary_table
+from .result import Experiment
 from .run import CPU, Configuration, train
+from .tables import LEVEL, Part, tables_of
 from .tasks import Task, make_task
 
-LEVEL = 0.95
 _TIMED, _TESTED = 12, 8  # steps and test sequences of the short runs that are timed before the first real one
 _PER_READING = 6  # time of a reading, in steps
 _POLL = 0.2  # seconds; a wait without an end would not hear Ctrl-C everywhere
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
 Keep = Callable[[Configuration, dict[str, Any]], None]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is trained and how it is judged. `settings` are those for the manifest."""
-
-    experiment: str
-    task: Task
-    choices: Sequence[Configuration]
-    settings: Mapping[str, Any]
-    judge: Callable[[Tables, float], tuple[Finding, ...]]
-    skipped: Sequence[str] = ()
-    device: torch.device = CPU
+Judge = Callable[[Experiment], Iterable[Finding]]
 
 
 def run_experiment(
-    plan: Plan, device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool
-) -> Experiment:
-    """Train all unfinished runs, side by side, and make the result; with a folder it is saved there."""
-    started, place = time.perf_counter(), as_folder(folder)
-    plan = replace(plan, device=CPU if device is None else as_device(device))
-    crew = usual_workers(plan.device) if workers is None else whole("workers", workers, least=1)
+    name: str, task: Task, choices: Sequence[Configuration], given: Mapping[str, Any], judge: Judge,
+    device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool,
+) -> Experiment:  # fmt: skip
+    """Train all unfinished runs, side by side, and make the result; with a folder it is saved there.
+
+    `given` are settings for the manifest.
+    """
+    started, target = time.perf_counter(), as_folder(folder)
+    place = CPU if device is None else as_device(device)
+    crew = usual_workers(place) if workers is None else whole("workers", workers, least=1)
     # Alerts are checked during training: with another rule or threshold it is another run.
     rules = {rule.name: rule.fires for rule in list_rules()}
-    settings = {"experiment": plan.experiment, **plan.settings, "level": LEVEL, "rules": rules}
+    settings = {"experiment": name, **given, "level": LEVEL, "rules": rules}
     with watching(progress) as watch:
-        parts = claim_without_model(
-            place, Experiment.study, {"task": plan.task.facts()}, settings, watch.announce, device=plan.device.type
-        )
-        finished = _train(plan, parts, crew, watch)
-        tables = _tables(finished)
+        facts = {"task": task.facts()}
+        parts = claim_without_model(target, Experiment.study, facts, settings, watch.announce, device=place.type)
+        finished = _train(task, choices, parts, crew, watch, place)
         manifest = study_facts(Experiment.study, settings) | {
-            "model": {"name": "small transformers", "parameters": None, "device": str(plan.device)},
-            "text": {"name": plan.task.meaning} | plan.task.facts(),
+            "model": {"name": "small transformers", "parameters": None, "device": str(place)},
+            "text": {"name": task.meaning} | task.facts(),
             "self_check": {"error": None, "why": "nothing of a given model is read"},
-            "skipped": list(plan.skipped),
+            "skipped": [],
         }
         training = sum(content["seconds"] for _, content in finished)
         seconds = {"total": time.perf_counter() - started, "training": training}
-        return Experiment(
-            **vars(tables), findings=plan.judge(tables, LEVEL), manifest=finished_manifest(manifest, parts, seconds)
-        )
+        manifest = finished_manifest(manifest, parts, seconds)
+        made = Experiment(**tables_of(finished), findings=(), manifest=manifest)
+        return replace(made, findings=tuple(judge(made)))
 
 
-def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
-    stored = {choice.key: parts.json(choice.key) for choice in plan.choices}
+def _train(
+    task: Task, choices: Sequence[Configuration], parts: Parts, workers: int, watch: Watch, device: torch.device
+) -> list[Part]:
+    stored = {choice.key: parts.json(choice.key) for choice in choices}
     finished = {key: content for key, content in stored.items() if content is not None}
-    left = [choice for choice in plan.choices if choice.key not in finished]
+    left = [choice for choice in choices if choice.key not in finished]
 
     def keep(choice: Configuration, content: dict[str, Any]) -> None:
         parts.keep_json(choice.key, content)
@@ -101,27 +92,27 @@ def _train(plan: Plan, parts: Parts, workers: int, watch: Watch) -> list[Part]:
         watch.step(choice.label)
 
     if left:
-        each = _estimate(plan.task, left, plan.device)
+        each = _estimate(task, left, device)
         at_once = min(workers, len(left))
         seconds = sum(each[choice.normalizer] for choice in left) / at_once
         left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
-        runs, seeds = many(len(left), "run"), many(len(plan.choices[0].seeds), "seed")
-        watch.say(f"{runs} of {seeds} on {plan.task.meaning}, {at_once} at a time: about {about(seconds)}")
+        runs, seeds = many(len(left), "run"), many(len(choices[0].seeds), "seed")
+        watch.say(f"{runs} of {seeds} on {task.meaning}, {at_once} at a time: about {about(seconds)}")
     else:
         watch.say("all runs were trained before")
     watch.expect(len(left))
     if isinstance(current(), Local):
-        train_all(plan.task, left, workers, keep, plan.device)
+        train_all(task, left, workers, keep, device)
     else:  # shards and actors train one run at a time
-        by_key = {choice.key: choice for choice in plan.choices}
+        by_key = {choice.key: choice for choice in choices}
 
         def make(key: str) -> None:
             with one_thread():
-                parts.keep_json(key, train(plan.task, by_key[key], device=plan.device))
+                parts.keep_json(key, train(task, by_key[key], device=device))
 
         parts.each(by_key, make, watch.step)
         finished = {key: parts.json(key) or {} for key in by_key}
-    return [(choice, finished[choice.key]) for choice in plan.choices]
+    return [(choice, finished[choice.key]) for choice in choices]
 
 
 def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -> dict[str, float]:
@@ -139,13 +130,6 @@ def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -
             steps = choice.steps + _PER_READING * min(choice.readings, choice.steps)
             each[choice.normalizer] = max(0.0, step) * steps + max(0.0, tests) * choice.test_size / _TESTED
     return each
-
-
-def _tables(parts: Sequence[Part]) -> Tables:
-    table, curves, alerts = run_table(parts), curve_table(parts), alert_table(parts)
-    steps = max(choice.steps for choice, _ in parts)
-    warnings, roc = warning_table(table, curves, alerts, steps), roc_table(table, curves, steps)
-    return Tables(table, curves, length_table(parts), alerts, summary_table(table, LEVEL), warnings, roc)
 
 
 # -- Side by side -----------------------------------------------------------------------------------------------------

@@ -59,15 +59,15 @@ class Task(ABC):
         """Length of the next batch, for tasks with several lengths."""
         return None
 
-    @abstractmethod
     def facts(self) -> dict[str, Any]:
         """Sizes and, for a text, its fingerprint: they identify the task of a run."""
+        return {"task": self.name, **{size: getattr(self, size) for size in inspect.signature(type(self)).parameters}}
 
 
 def stacked(batches: Sequence[Batch]) -> Batch:
     """The batches of all seeds as one, (seed, batch, ...)."""
-    parts = zip(*(one.inputs for one in batches), strict=True)
-    return Batch(tuple(torch.stack(part) for part in parts), torch.stack([one.targets for one in batches]))
+    parts = zip(*(batch.inputs for batch in batches), strict=True)
+    return Batch(tuple(torch.stack(part) for part in parts), torch.stack([batch.targets for batch in batches]))
 
 
 _MOST_SYMBOLS, _LONGEST = 1 << 17, 1 << 12  # a table of scores and rows of logits have to fit
@@ -98,9 +98,6 @@ class Recall(Task):
         values = torch.randint(self.symbols, (size, pairs), generator=generator)
         order = _distinct(generator, size, pairs, pairs)
         return Batch((keys.gather(1, order), keys, values), values.gather(1, order))
-
-    def facts(self) -> dict[str, Any]:
-        return {"task": self.name, "pairs": self.pairs, "symbols": self.symbols}
 
 
 class Mqar(Task):
@@ -137,10 +134,6 @@ class Mqar(Task):
         places = 2 * pairs + _distinct(generator, size, whole - 2 * pairs, pairs)
         return Batch((tokens.scatter(1, places, keys), places), values)
 
-    def facts(self) -> dict[str, Any]:
-        sizes = {"pairs": self.pairs, "symbols": self.symbols, "length": self.length, "layers": self.layers}
-        return {"task": self.name, **sizes}
-
 
 def _distinct(generator: torch.Generator, size: int, of: int, count: int) -> torch.Tensor:
     """For each sequence, `count` different whole numbers below `of`."""
@@ -175,9 +168,9 @@ class Maximum(Task):
         best = priority.argmax(1, keepdim=True)
         return Batch((torch.cat([priority[..., None], one_hot], -1),), kind.gather(1, best))
 
-    def facts(self) -> dict[str, Any]:
-        lengths = list(self.test_lengths)
-        return {"task": self.name, "longest": self.longest, "classes": self.classes, "lengths": lengths}
+    @property
+    def lengths(self) -> list[int]:
+        return list(self.test_lengths)
 
 
 _HELD_OUT = 0.1
@@ -219,7 +212,7 @@ class NextCharacter(Task):
         return Batch((windows[:, :-1],), windows[:, 1:])
 
     def facts(self) -> dict[str, Any]:
-        return {"task": self.name, "length": self.length, "layers": self.layers, "text": self.text.fingerprint}
+        return super().facts() | {"text": self.text.fingerprint}
 
 
 TASKS: dict[str, type[Task]] = {task.name: task for task in (Recall, Mqar, Maximum, NextCharacter)}

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from ..normalizers import Normalizer
-from ._decay import DecayReading, decay_readings
 from ._dispersion import (
+    DecayReading,
     PatternWeight,
     SetMasses,
+    decay_readings,
     dispersion_readings,
     pattern_readings,
     pattern_weights,
@@ -30,6 +31,8 @@ from ._rows import RowFacts, Rows, RowSummary
 from ._sensitivity import ChangeNorms, change_norms, sensitivity_readings
 from ._sets import Sets
 from ._state import Reading
+
+__all__ = ["BlockNumbers", "block_numbers", "join_heads"]
 
 
 @dataclass(frozen=True, eq=False)

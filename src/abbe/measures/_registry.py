@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+__all__ = ["GROUPS", "MeasureInfo", "list_measures", "list_tests"]
+
 DISPERSION, PATTERNS, SELECTION = "Dispersion of the weights", "Attention patterns", "Weight of the selected set"
 DISTANCE = "Distance from the rest"
 SEPARABILITY, SENSITIVITY, TEST = "Separability", "Sensitivity", "Test against random sets"

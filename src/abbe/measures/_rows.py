@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._float64 import where_double
 from .._kernels.switch import KernelsBrokenError, load, usable_for
 from .._kernels.threads import over_rows
+from .._tensors import where_double
+
+__all__ = ["Rows"]
 
 FUSED_FROM = 1 << 12  # with fewer logits plain torch is done before kernels are loaded
 
@@ -243,11 +245,7 @@ def reference_facts(rows: Rows) -> RowFacts:
 
 
 def row_kernel(name: str) -> Any:
-    return load("abbe.measures._kernels.rows", name)
-
-
-def order_kernel(name: str) -> Any:
-    return load("abbe.measures._kernels.orders", name)
+    return load("abbe.measures._row_kernels", name)
 
 
 def _facts(rows: Rows) -> RowFacts:
@@ -259,7 +257,7 @@ def _facts(rows: Rows) -> RowFacts:
 
 def _fused_order(rows: Rows, largest: int) -> Tensor:
     order = torch.empty(rows.heads * rows.queries, largest, dtype=torch.int64)
-    over_rows(order_kernel("weight_order"), len(order), flat(rows.logits), flat(rows.weights), order)
+    over_rows(row_kernel("weight_order"), len(order), flat(rows.logits), flat(rows.weights), order)
     return order.view(rows.heads, rows.queries, largest)
 
 

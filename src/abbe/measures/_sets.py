@@ -13,8 +13,20 @@ from .._arguments import is_whole, shown
 from .._errors import AbbeError
 from .._kernels.switch import KernelsBrokenError
 from .._kernels.threads import over_rows
-from ._rows import Rows, flat, order_kernel
+from ._rows import Rows, flat, row_kernel
 from ._state import Reading
+
+__all__ = [
+    "DEFAULT_GRID",
+    "USUAL_SIZE",
+    "Sets",
+    "active_keys",
+    "by_groups",
+    "checked_grid",
+    "choose_sets",
+    "random_order",
+    "separable_weight",
+]
 
 DEFAULT_GRID = (1, 2, 5, 10, 20, 50, 100)  # holds the sizes of arXiv 2508.17821, figure 2b
 USUAL_SIZE = 20  # of a selected set, where one size represents all
@@ -125,7 +137,7 @@ def random_order(rows: Rows, draws: Tensor) -> Tensor:
 
 def _fused_random_order(rows: Rows, draws: Tensor) -> Tensor:
     order = torch.empty(rows.heads * rows.queries, draws.shape[-1], dtype=torch.int64)
-    over_rows(order_kernel("random_order"), len(order), flat(rows.logits), flat(draws), order)
+    over_rows(row_kernel("random_order"), len(order), flat(rows.logits), flat(draws), order)
     return order.view(draws.shape)
 
 

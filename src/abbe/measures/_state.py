@@ -16,6 +16,8 @@ from torch import Tensor
 
 from .._errors import AbbeError
 
+__all__ = ["Reading", "State", "Summary", "compute", "merge", "summarize", "update"]
+
 State = dict[str, Tensor]
 
 _RATIO = 1.01  # from one bin of the histogram to the next: a quantile is right within half a percent

@@ -3,94 +3,58 @@
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import count
+from functools import cached_property, partial
 from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
+from ._network import checked_network, uncompiled
+from ._session import detached, lock, models_within, register
 from ._session.call import AttentionCall, Keywords, causal_flag, checked_mask, read_keywords
 from ._session.modules import Layers, attention_kind, configs_within, readable_modules, refuse_if_in_use, skipped_lines
-from ._session.reader import detached, lock, models_within, register
-from ._unwrap import checked_network
-
-_numbers = count(1)
 
 
 class OwnName(str):
-    """A name that reads and compares as the model's own, but hashes differently. Copies are plain strings."""
-
-    _hash: int
-
-    def __new__(cls, name: str) -> OwnName:
-        self = super().__new__(cls, name)
-        self._hash = hash(("abbe", next(_numbers)))
-        return self
+    """A name that reads and compares as the model's own, but hashes by identity. Copies are plain strings."""
 
     def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return str.__eq__(self, other) if isinstance(other, str) else False
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __copy__(self) -> str:
-        return str(self)
-
-    def __deepcopy__(self, memory: dict[int, Any]) -> str:
-        return str(self)
+        return object.__hash__(self)
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
         return str, (str(self),)
 
 
-class OwnFunctions:
-    """The attention functions of a network; one that abbe cannot find is refused at once."""
+def _own_function(module: nn.Module, implementation: str) -> Callable[..., Any]:
+    """The attention function that a module was configured with; one that abbe cannot find is refused."""
+    forward: Any = inspect.unwrap(type(module).forward)
+    default = _eager_function(forward) if implementation == "eager" else None
+    own: Callable[..., Any] = forward.__globals__["ALL_ATTENTION_FUNCTIONS"].get_interface(implementation, default)
+    return own
 
-    def __init__(self, network: nn.Module, modules: Iterable[nn.Module]) -> None:
-        refuse_if_in_use(network)
-        self._network = network
-        self._functions: dict[tuple[type[nn.Module], str], Callable[..., Any]] = {}
-        names = {config._attn_implementation for config in configs_within(network)} - {None}
-        for module in modules:
-            for name in names:
-                self.of(module, str(name))
 
-    def of(self, module: nn.Module, implementation: str) -> Callable[..., Any]:
-        kind = type(module), implementation
-        if kind not in self._functions:
-            forward: Any = inspect.unwrap(kind[0].forward)
-            interface = forward.__globals__["ALL_ATTENTION_FUNCTIONS"]
-            default = _eager_function(forward) if implementation == "eager" else None
-            self._functions[kind] = interface.get_interface(implementation, default)
-        return self._functions[kind]
+def _replace_functions(network: nn.Module, replacement: Callable[[str], Callable[..., Any]], undo: ExitStack) -> None:
+    """Give the attention functions of a network private names, which lead to replacements until `undo` closes."""
+    from transformers import AttentionMaskInterface
 
-    def replace(self, replacement: Callable[[str], Callable[..., Any]], undo: ExitStack) -> None:
-        """Give the model's functions private names, which lead to their replacements until `undo` closes."""
-        from transformers import AttentionMaskInterface
-
-        refuse_if_in_use(self._network)
-        names: dict[str, OwnName] = {}
-        for config in configs_within(self._network):
-            own = config._attn_implementation
-            if own is None or isinstance(own, OwnName):
-                continue
-            if own not in names:
-                names[own] = OwnName(own)
-                # Without a mask function transformers makes no mask.
-                make_mask = AttentionMaskInterface._global_mapping.get(own)
-                register(names[own], replacement(own), make_mask, undo)
-            # The public setter would also set the parts, and some of them have other settings.
-            undo.callback(setattr, config, "_attn_implementation_internal", own)
-            config._attn_implementation_internal = names[own]
+    refuse_if_in_use(network)
+    names: dict[str, OwnName] = {}
+    for config in configs_within(network):
+        own = config._attn_implementation
+        if own is None or isinstance(own, OwnName):
+            continue
+        if own not in names:
+            names[own] = OwnName(own)
+            # Without a mask function transformers makes no mask.
+            make_mask = AttentionMaskInterface._global_mapping.get(own)
+            register(names[own], replacement(own), make_mask, undo)
+        # The public setter would also set the parts, and some of them have other settings.
+        undo.callback(setattr, config, "_attn_implementation_internal", own)
+        config._attn_implementation_internal = names[own]
 
 
 def _eager_function(forward: Any) -> Callable[..., Any]:
@@ -237,6 +201,7 @@ class Listener:
         network: the transformers model, without the wrappers of training and compilation.
         modules: its attention modules, with their paths.
         skipped: attention modules that cannot be read, each with the reason; they compute as always.
+        compiled: whether torch.compile was called on the model or on a part of it.
 
     Examples:
         >>> listener = abbe.models.Listener(abbe.load("embedded").network)
@@ -248,8 +213,14 @@ class Listener:
         self.network = checked_network(model, who, search=True)
         self.modules, unread = readable_modules(self.network)
         self.skipped = skipped_lines(unread)
+        parts = (model if isinstance(model, nn.Module) else self.network).modules()
+        marks = ("_orig_mod", "_compiled_call_impl")  # around a compiled module, or in it
+        self.compiled = any(getattr(part, mark, None) is not None for part in parts for mark in marks)
         self._layers = Layers()
-        self._functions = OwnFunctions(self.network, self.modules)
+        refuse_if_in_use(self.network)
+        for implementation in {config._attn_implementation for config in configs_within(self.network)} - {None}:
+            for module in self.modules:
+                _own_function(module, implementation)
         self._inputs: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._numbers: dict[nn.Module, int] = {}  # number of the layer that a module last was
         self._undo: ExitStack | None = None
@@ -268,11 +239,6 @@ class Listener:
         """Whether a consumer listens."""
         return self._undo is not None
 
-    @property
-    def compiled(self) -> bool:
-        """Whether torch.compile was called on the network or on a part of it."""
-        return any(getattr(part, "_compiled_call_impl", None) is not None for part in self.network.modules())
-
     def open(self, consumer: Consumer) -> None:
         """Report every pass with gradients to the consumer from now on.
 
@@ -282,17 +248,16 @@ class Listener:
         self.close()
         with ExitStack() as undo, lock:
             inner = undo.enter_context(ExitStack())
-            self._functions.replace(self._function, inner)
-            ear = _Ear(self)
+            _replace_functions(self.network, self._function, inner)
+            see_input = _Hook(self._see_input)
             for module in self.modules:
-                inner.callback(module.register_forward_pre_hook(ear.see_input, with_kwargs=True).remove)
-            if "torch._dynamo" in sys.modules:  # else nothing can have been compiled
-                inner.enter_context(torch.compiler.set_stance("force_eager"))
+                inner.callback(module.register_forward_pre_hook(see_input, with_kwargs=True).remove)
+            inner.enter_context(uncompiled())
             inner.callback(self._inputs.clear)
             for name, part in models_within(self.network):
-                begin = _Ear(self, name)
-                undo.callback(part.register_forward_pre_hook(begin.begin, with_kwargs=True).remove)
-                undo.callback(part.register_forward_hook(begin.end, always_call=True).remove)
+                begin, end = _Hook(partial(self._begin, name)), _Hook(self._end)
+                undo.callback(part.register_forward_pre_hook(begin, with_kwargs=True).remove)
+                undo.callback(part.register_forward_hook(end, always_call=True).remove)
             self._undo, self._undo_inner, self._consumer = undo.pop_all(), inner, consumer
         self._depth, self._reading = 0, False
 
@@ -342,7 +307,7 @@ class Listener:
             if self._captured is not None and module in self.modules:
                 self._captured.append(heard(-1, None))
                 raise _Enough
-            own = self._functions.of(module, implementation)
+            own = _own_function(module, implementation)
             result = own(module, query, key, value, attention_mask, *rest, **keywords)
             if self._consumer is not None and module in self.modules:
                 if self._reading:
@@ -360,18 +325,21 @@ class Listener:
         self._numbers[module] = place
         return place
 
-    def _begin(self, prefix: str, inputs: Mapping[str, Any]) -> None:
+    def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inputs[module] = args, kwargs
+
+    def _begin(self, prefix: str, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._depth += 1
         if self._depth == 1:
             # Not `part.training`: Lightning trains what `from_pretrained` gives in evaluation mode.
             self._reading = torch.is_grad_enabled()
             self._numbers.clear()
             if self._reading and self._consumer is not None:
-                self._consumer.begin_pass(inputs)
+                self._consumer.begin_pass(kwargs)
         if self._reading:
             self._layers.begin_pass(prefix)
 
-    def _end(self, output: Any) -> None:
+    def _end(self, part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         self._depth = max(0, self._depth - 1)
         if self._depth == 0 and self._reading:
             self._reading = False
@@ -383,29 +351,18 @@ class Listener:
                     self._undo_inner.close()
 
 
-class _Ear:
-    """The hooks of a listener. A copy of the model gets deaf ones."""
+class _Hook:
+    """A hook of a listener. A copy of the model gets one that does nothing."""
 
-    def __init__(self, listener: Listener | None = None, prefix: str = "") -> None:
-        self.listener, self.prefix = listener, prefix
+    def __init__(self, act: Callable[..., None] | None = None) -> None:
+        self._act = act
 
-    def __deepcopy__(self, memory: dict[int, Any]) -> _Ear:
-        return _Ear()
+    def __call__(self, *args: Any) -> None:
+        if self._act is not None:
+            self._act(*args)
 
-    def __reduce__(self) -> tuple[type[_Ear], tuple[()]]:
-        return _Ear, ()
-
-    def see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.listener is not None:
-            self.listener._inputs[module] = args, kwargs
-
-    def begin(self, part: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if self.listener is not None:
-            self.listener._begin(self.prefix, kwargs)
-
-    def end(self, part: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-        if self.listener is not None:
-            self.listener._end(output)
+    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
+        return _Hook, ()
 
 
 class _Enough(Exception):

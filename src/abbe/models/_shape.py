@@ -6,11 +6,9 @@ configuration in a second.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,10 +16,9 @@ from torch import nn
 
 from .._arguments import whole
 from .._errors import AbbeError
-from ._cache import PULLABLE, pulled_facts, pulled_folder
-from ._load.folder import read_config
-from ._load.load import EMBEDDED, NAMES, LoadedModel
-from ._load.sources import NAME, Kind, cached_folder, choose, embedded_folder, longest_input, one_line, quiet, setting
+from ._load import LoadedModel
+from ._load.sources import Kind, choose, one_line, quiet
+from ._network import longest_input, setting
 
 _REQUIRED, _OPTIONAL = ("layers", "heads", "width", "mlp", "vocabulary"), ("kv_heads", "head_width")  # of a shape
 
@@ -114,49 +111,6 @@ def _linear(network: Any, config: Any) -> float:
     used = (setting(config, "num_experts_per_tok") or experts) / experts
     weights = [one for one in network.parameters() if id(one) not in skipped]
     return float(sum(one.numel() * (used if one.dim() == 3 else 1) for one in weights if one.dim() in (2, 3)))
-
-
-def configuration(model: str | os.PathLike[str]) -> Any:
-    """The configuration of a model by name: weights are not read, nothing is fetched.
-
-    Args:
-        model: embedded, a pulled model, a folder, a config.json, or a hub id that is in the hub's cache.
-
-    Returns:
-        What transformers' AutoConfig gives.
-
-    Raises:
-        AbbeError: there is no such configuration here.
-
-    Examples:
-        >>> abbe.models.configuration("embedded").model_type
-        'gpt2'
-    """
-    name = os.fspath(model)
-    if not name.strip():
-        raise AbbeError("the model has no name: give embedded, smollm2, a folder, a config.json or a hub id")
-    path = Path(name).expanduser()
-    with quiet():
-        if path.suffix == ".gguf":
-            raise AbbeError(f"{name} has no config.json: give the folder of the model, or its shape")
-        folder = _folder(name, path)
-        if not (folder / "config.json").is_file():
-            raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
-        return read_config(folder)
-
-
-def _folder(name: str, path: Path) -> Path:
-    if name in (EMBEDDED, NAME):
-        return embedded_folder()
-    if name in PULLABLE:
-        pulled_facts(name)  # says how to pull it
-        return pulled_folder(name)
-    if path.exists():
-        return path.parent if path.name == "config.json" else path
-    if (folder := cached_folder(name)) is not None:
-        return folder
-    names = ", ".join(NAMES)
-    raise AbbeError(f"there is no folder {name!r}, and no such model in the hub's cache; abbe knows {names}")
 
 
 def llama_configuration(shape: Mapping[str, Any]) -> Any:

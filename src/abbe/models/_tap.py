@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
+from ._network import checked_network
+from ._session import Session
 from ._session.call import AttentionCall, RawCall, model_attention
 from ._session.modules import TAP_PREFIX, readable_modules, skipped_lines
 from ._session.selfcheck import check_finite, own_attention
-from ._session.session import Session
-from ._unwrap import checked_network
 
 Consumer = Callable[[AttentionCall], object]
 
@@ -98,7 +98,8 @@ class Tap:
 
     def __enter__(self) -> Self:
         modules, unread = readable_modules(self.network)
-        self._session.open(self._attend, modules, watch=True)
+        self._session.open(self._attend, modules)
+        self._session.watch()
         self.skipped = skipped_lines(unread)
         return self
 

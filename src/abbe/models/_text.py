@@ -290,10 +290,8 @@ def _checked_lengths(given: int | Sequence[int], context: int | None) -> tuple[i
 
 
 def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
-    if not text.content.strip():
-        raise AbbeError(f"{text.name} is empty: there is no text to measure on")
     try:
-        text.content.encode()
+        _not_empty(text.content, text.name).encode()
     except UnicodeEncodeError as error:
         raise AbbeError(f"{text.name} is not valid Unicode: half a character at position {error.start:,}") from None
     if not getattr(tokenizer, "is_fast", False):

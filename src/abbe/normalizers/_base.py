@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from .._errors import AbbeError
 from ._options import MOST_NESTED, Learned, Option, PerHead, format_spec
 from ._row_map import NEG_INF, RowMap, row_weights
+
+__all__ = ["Normalizer"]
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -42,6 +44,7 @@ class Normalizer(nn.Module, ABC):
         continuous: whether small changes of the logits always mean small changes of the weights.
         usual: values of its first option that have a name in transformers.
         needs_order: whether its keys must be in causal order.
+        row_map: its map of a row, unless that depends on its parameters.
 
     Examples:
         >>> logits, mask = torch.tensor([2.0, 0.0, 5.0]), torch.tensor([True, True, False])
@@ -61,6 +64,12 @@ class Normalizer(nn.Module, ABC):
     continuous: ClassVar[bool] = True
     usual: ClassVar[tuple[float, ...]] = ()
     needs_order: ClassVar[bool] = False
+    row_map: RowMap
+
+    if TYPE_CHECKING:  # torch's own says that an attribute is a tensor or a module
+
+        def __getattr__(self, name: str) -> Any:
+            """The value of a parameter, by the name of its option."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Learnable parameters become properties: `n.alpha` is the current number."""
@@ -168,9 +177,11 @@ class Normalizer(nn.Module, ABC):
         """Whether a single `_map` defines it; a combination of normalizers may have none."""
         return True
 
-    @abstractmethod
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        """The row-wise map and its parameters, which broadcast over the rows of these logits."""
+        """The row-wise map and its parameters, which broadcast over the rows of these logits; by default the numbers
+        among the options, in their order."""
+        numbers = [self._value(option.name, logits) for option in self.options if option.kind == "number"]
+        return self.row_map, torch.cat(numbers, -1) if numbers else logits.new_zeros(1)
 
     @abstractmethod
     def _jacobian(self, logits: Tensor) -> Tensor: ...

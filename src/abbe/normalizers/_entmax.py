@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._options import Option, PerHead, heads_option, learn_option
+from ._options import PER_HEAD, Option
 from ._row_map import RowMap, below_top, diagonal_minus_outer, finish, inside_transform, lowest, row_counts, row_map
 
 
@@ -121,9 +121,9 @@ def entmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish((w - _excess(w, slope)).clamp(min=0), logits, params, visible, top)
 
 
-SPARSEMAX = row_map("sparsemax", sparsemax_reference, "thresholds", "sparsemax_forward", "sparsemax_backward")
-ENTMAX15 = row_map("entmax15", entmax15_reference, "thresholds", "entmax15_forward", "entmax15_backward")
-ENTMAX = row_map("entmax", entmax_reference, "entmax")
+SPARSEMAX = row_map("sparsemax", sparsemax_reference, "entmax.sparsemax")
+ENTMAX15 = row_map("entmax15", entmax15_reference, "entmax.entmax15")
+ENTMAX = row_map("entmax", entmax_reference, "entmax.entmax")
 
 
 def entmax_map(scale: Tensor, beta: Tensor | float) -> tuple[RowMap, Tensor]:
@@ -146,7 +146,7 @@ def entmax_jacobian(weights: Tensor, scale: Tensor, beta: Tensor | float) -> Ten
 def entmax_lipschitz(alpha: float, keys: int) -> float:
     """Largest spectral norm of the Jacobian: at two weights of 1/2, or at one against keys - 1 equal ones.
 
-    docs/explanation/theory.md has the proof.
+    docs/reference/proofs.md has the proof.
     """
     if keys == 1:
         return 0.0
@@ -194,10 +194,9 @@ class Entmax(Normalizer):
     meaning = "tunable sparsity; high alpha means few keys (2 is sparsemax), low alpha means many (1 is softmax)"
     paper = "1905.05702, 1909.00015"
     example = "entmax:alpha=1.5"
-    options = (_ALPHA, learn_option(), heads_option())
+    options = (_ALPHA, *PER_HEAD)
     usual = _USUAL_ALPHAS
     learnable = ("alpha",)
-    alpha: PerHead
 
     def _beta(self, logits: Tensor) -> Tensor | float:
         if "alpha" in self.learned:
@@ -233,15 +232,10 @@ class AdaptiveScalableEntmax(Normalizer):
         Option("delta", 1.0, "scale without regard to length", low=0, closed="low"),
         Option("beta", 1.0, "strength of the growth with length", low=0, closed="low"),
         Option("gamma", 1.0, "power of ln n", low=-3, high=3),
-        learn_option(),
-        heads_option(),
+        *PER_HEAD,
     )
     usual = _USUAL_ALPHAS
     learnable = ("delta", "beta", "gamma")
-    alpha: float
-    delta: PerHead
-    beta: PerHead
-    gamma: PerHead
 
     def _scale(self, logits: Tensor) -> Tensor:
         delta, beta, gamma = (self._value(name, logits) for name in ("delta", "beta", "gamma"))

@@ -60,14 +60,6 @@ def stick_breaking_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish(torch.exp(logsigmoid(filled) + later), logits, params, visible, top)
 
 
-SIGMOID = row_map("sigmoid", sigmoid_reference, "shaped", "sigmoid_forward", "sigmoid_backward")
-RELU = row_map("relu", relu_reference, "shaped", "relu_forward", "relu_backward")
-SOFTPICK = row_map("softpick", softpick_reference, "shaped", "softpick_forward", "softpick_backward")
-STICK_BREAKING = row_map(
-    "stick-breaking", stick_breaking_reference, "shaped", "stick_breaking_forward", "stick_breaking_backward"
-)
-
-
 class Sigmoid(Normalizer):
     """sigmoid(l + b), b = -ln n unless given, arXiv 2409.04431.
 
@@ -81,11 +73,11 @@ class Sigmoid(Normalizer):
     example = "sigmoid:bias=-4"
     options = (Option("bias", None, "added to the logits; none is -ln n", optional=True),)
     sums_to_one = False
-    bias: float | None
+    row_map = row_map("sigmoid", sigmoid_reference, "shaped.sigmoid")
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
         # NaN stands for a bias that follows the row: parameters of a map are numbers.
-        return SIGMOID, logits.new_full((1,), math.nan if self.bias is None else self.bias)
+        return self.row_map, logits.new_full((1,), math.nan if self.bias is None else self.bias)
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         w = self._weights(logits)
@@ -113,12 +105,10 @@ class NormalizedReLU(Normalizer):
         Option("eps", 1e-6, "floor of the sum", low=0, closed="low"),
     )
     usual = (1, 2, 3)
-    sums_to_one = False
     power: float
     eps: float
-
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return RELU, logits.new_tensor([self.power, self.eps])
+    sums_to_one = False
+    row_map = row_map("relu", relu_reference, "shaped.relu")
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         (visible, top), w = visible_and_top(logits), self._weights(logits)
@@ -154,10 +144,7 @@ class Softpick(Normalizer):
     example = "softpick:eps=1e-06"
     options = (Option("eps", 1e-6, "floor of the sum", low=0, closed="low"),)
     sums_to_one = False
-    eps: float
-
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return SOFTPICK, logits.new_full((1,), self.eps)
+    row_map = row_map("softpick", softpick_reference, "shaped.softpick")
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         (visible, top), w = visible_and_top(logits), self._weights(logits)
@@ -186,9 +173,7 @@ class StickBreaking(Normalizer):
     example = "stick-breaking"
     sums_to_one = False
     needs_order = True
-
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return STICK_BREAKING, logits.new_zeros(1)
+    row_map = row_map("stick-breaking", stick_breaking_reference, "shaped.stick_breaking")
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         w, gate = self._weights(logits), torch.sigmoid(logits)

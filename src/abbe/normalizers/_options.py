@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 
+__all__ = ["Learned", "Option", "format_spec", "parse_spec"]
+
 MOST_NESTED = 32  # specs inside each other
 
 
@@ -244,14 +246,11 @@ def _from_text(text: str) -> float | int | bool | str | None:
     return text
 
 
-def heads_option() -> Option:
-    return Option(
-        "heads", 1, "attention heads with a value each (logits (..., heads, queries, keys))", "count", 1, closed="low"
-    )
-
-
-def learn_option() -> Option:
-    return Option("learn", False, "make it an nn.Parameter, kept in its range by construction", "flag")
+HEADS = Option(
+    "heads", 1, "attention heads with a value each (logits (..., heads, queries, keys))", "count", 1, closed="low"
+)
+# The options of a normalizer with parameters that can be learned.
+PER_HEAD = (Option("learn", False, "make it an nn.Parameter, kept in its range by construction", "flag"), HEADS)
 
 
 class Learned(nn.Module):

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import AbbeError
-from ._adaptive import AdaptiveTemperature, NormSoftmax
 from ._base import Normalizer
+from ._combined import Hybrid, Scaled
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
 from ._gates import NormalizedReLU, Sigmoid, Softpick, StickBreaking
-from ._hybrid import Hybrid
 from ._options import Option, parse_spec
 from ._regularized import Budget, Normmax
-from ._scaled import LearnedSink, Scaled, SoftmaxPlusOne
 from ._selection import Threshold, TopK, TopP
-from ._shaped import ClippedSoftmax, ElasticSoftmax, SelfAdjustedSoftmax
-from ._softmax import LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax
+from ._shaped import AdaptiveTemperature, ClippedSoftmax, ElasticSoftmax, NormSoftmax, SelfAdjustedSoftmax
+from ._softmax import LearnedSink, LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax, SoftmaxPlusOne
+
+__all__ = ["NormalizerInfo", "list_normalizers", "normalizer", "usual_specs"]
 
 CLASSES: tuple[type[Normalizer], ...] = (
     Softmax,

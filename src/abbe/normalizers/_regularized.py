@@ -11,7 +11,7 @@ from torch import Tensor
 from .._errors import AbbeError
 from ._base import Normalizer
 from ._entmax import entmax_map, log1p_ratio
-from ._options import Option, PerHead, heads_option, learn_option
+from ._options import PER_HEAD, Option
 from ._row_map import (
     NEG_INF,
     RowMap,
@@ -24,6 +24,8 @@ from ._row_map import (
     visible_and_top,
 )
 from ._softmax import SOFTMAX
+
+__all__ = ["budget_weights", "entmax_weights", "normmax_weights"]
 
 Sums = Callable[..., tuple[Tensor, Tensor]]
 _MOST = 200  # bisecting to float64 in every other step would take 120
@@ -329,10 +331,7 @@ class Budget(Normalizer):
     options = (Option("budget", 2.0, "sum of the weights", low=0, shown=True),)
     usual = (2, 4, 8, 16, 32)
     sums_to_one = False
-    budget: float
-
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return BUDGET, logits.new_full((1,), self.budget)
+    row_map = BUDGET
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         w = self._weights(logits)
@@ -404,13 +403,10 @@ class Normmax(Normalizer):
     meaning = "flat weights on the support; high alpha means nearly equal weights, low alpha means one key"
     paper = "1901.02324, 2402.13725"
     example = "normmax:alpha=2"
-    options = (Option("alpha", 2.0, "order of the norm", low=1, shown=True), learn_option(), heads_option())
+    options = (Option("alpha", 2.0, "order of the norm", low=1, shown=True), *PER_HEAD)
     usual = (1.25, 1.5, 2, 3, 5)
     learnable = ("alpha",)
-    alpha: PerHead
-
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return NORMMAX, self._value("alpha", logits)
+    row_map = NORMMAX
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         alpha, w = self._value("alpha", logits), self._weights(logits)

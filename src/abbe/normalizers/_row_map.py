@@ -1,8 +1,7 @@
-"""Row-wise maps: the torch reference, and a fused forward and backward for large CPU and GPU rows.
+"""Row-wise maps: the torch reference, and a fused forward and backward for large float32 rows on a CPU.
 
 The reference is the specification: plain differentiable torch operations on any device and dtype. The fused kernels
-(`_kernels` on a CPU, `_triton` on a GPU) hold float32 rows in cache; `_dispatch` chooses between them. Derivatives
-beyond the first go through the reference.
+(`_kernels`) hold float32 rows in cache. Derivatives beyond the first go through the reference.
 """
 
 from __future__ import annotations
@@ -10,34 +9,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, switched_on, usable_for
+from .._kernels.switch import KernelsBrokenError, load, usable_for
 from .._kernels.threads import over_rows
-from ._triton import run as on_gpu
-from ._triton.choice import takes
+
+__all__ = ["fused", "inside_transform", "kernels_from"]
 
 Reference = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class RowMap:
-    """weights = reference(logits (..., L), params (..., P)); `module`.`forward`/`backward` are its kernels, if any."""
+    """weights = reference(logits (..., L), params (..., P)); its kernels, if any, are forward and backward, each named
+    "module.function"."""
 
     name: str
     reference: Reference
-    module: str | None = None
-    forward: str = "forward"
-    backward: str = "backward"
+    forward: str = ""
+    backward: str = ""
 
-    def kernel(self, which: str) -> Callable[..., None]:
-        if self.module is None:
-            raise TypeError(f"row map {self.name!r} has no kernels")
-        return kernel_named(self.module, which)
+    def kernel(self, which: Literal["forward", "backward"]) -> Callable[..., None]:
+        return kernel_named(*getattr(self, which).split("."))
 
 
 def kernel_named(module: str, name: str) -> Callable[..., None]:
@@ -48,11 +45,15 @@ def kernel_named(module: str, name: str) -> Callable[..., None]:
 MAPS: dict[str, RowMap] = {}
 
 
-def row_map(name: str, reference: Reference, *kernels: str) -> RowMap:
-    """Register a map by a name, which custom operators can carry; `kernels` are its module, forward and backward."""
+def row_map(name: str, reference: Reference, kernels: str = "", backward: str = "") -> RowMap:
+    """Register a map by a name, which custom operators can carry.
+
+    `kernels` "module.stem" stands for module.stem_forward and module.stem_backward, unless `backward` is given.
+    """
     if name in MAPS:
         raise RuntimeError(f"row map {name!r} is registered twice")
-    MAPS[name] = RowMap(name, reference, *kernels)
+    both = (f"{kernels}_forward", backward or f"{kernels}_backward") if kernels else ()
+    MAPS[name] = RowMap(name, reference, *both)
     return MAPS[name]
 
 
@@ -61,13 +62,9 @@ def run_forward(logits: Tensor, params: Tensor, name: str) -> Tensor:
     rows = as_rows(logits)
     weights = torch.empty_like(rows)
     try:
-        if takes(name, logits):
-            on_gpu.forward_rows(name, rows, params_of_rows(params, logits), weights)
-        else:
-            over_rows(which.kernel(which.forward), len(rows), rows, params_of_rows(params, logits), weights)
+        over_rows(which.kernel("forward"), len(rows), rows, params_of_rows(params, logits), weights)
     except KernelsBrokenError:
-        logits, params = (as_float(x.detach()) for x in (logits, params))
-        return which.reference(logits, params).to(weights.dtype).contiguous()
+        return which.reference(logits.detach(), params.detach()).contiguous()
     return weights.view(logits.shape)
 
 
@@ -78,13 +75,10 @@ def run_backward(
     rows = as_rows(logits)
     grad_logits = torch.empty_like(rows)
     # With no rows in it, the kernel skips the gradient to the parameters.
-    grad_params = rows.new_zeros((len(rows) if with_params else 0, params.shape[-1]), dtype=torch.float32)
+    grad_params = rows.new_zeros(len(rows) if with_params else 0, params.shape[-1])
     arrays = as_rows(grad), rows, as_rows(weights), params_of_rows(params, logits), grad_logits, grad_params
     try:
-        if takes(name, logits):
-            on_gpu.backward_rows(name, *arrays)
-        else:
-            over_rows(which.kernel(which.backward), len(rows), *arrays)
+        over_rows(which.kernel("backward"), len(rows), *arrays)
     except KernelsBrokenError:
         return reference_gradients(which, grad, logits, params)
     if with_params:
@@ -97,15 +91,10 @@ def run_backward(
 def reference_gradients(which: RowMap, grad: Tensor, logits: Tensor, params: Tensor) -> tuple[Tensor, Tensor]:
     with torch.enable_grad():
         inputs = logits.detach().requires_grad_(), params.detach().requires_grad_()
-        weights = which.reference(*map(as_float, inputs)).to(grad.dtype)
+        weights = which.reference(*inputs)
     # The weights of some maps do not depend on the parameters: their gradient is 0, not None.
     grads = torch.autograd.grad(weights, inputs, grad.detach(), materialize_grads=True)
     return grads[0].contiguous(), grads[1].contiguous()
-
-
-def as_float(x: Tensor) -> Tensor:
-    """Half precision becomes float32, in which the kernels compute."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 def as_rows(x: Tensor) -> Tensor:
@@ -141,7 +130,7 @@ def _second_order(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ..
         grad, logits, params = (
             x if deeper and x.requires_grad else x.detach().requires_grad_() for x in ctx.saved_tensors
         )
-        weights = MAPS[ctx.name].reference(as_float(logits), as_float(params)).to(grad.dtype)
+        weights = MAPS[ctx.name].reference(logits, params)
         first = torch.autograd.grad(weights, (logits, params), grad, create_graph=True, materialize_grads=True)
         pairs = [(f, t) for f, t in zip(first, tangents, strict=True) if t is not None and f.requires_grad]
         of_grad, of_logits, of_params = torch.autograd.grad(
@@ -257,7 +246,7 @@ def inside_transform() -> bool:
 
 def row_weights(which: RowMap, logits: Tensor, params: Tensor) -> Tensor:
     """Weights of every row of `logits`; `params` broadcasts over the rows."""
-    if which.module is None or not (fused(logits) or fused_on_gpu(which.name, logits)):
+    if not which.forward or not fused(logits):
         return which.reference(logits, params)
     if torch.compiler.is_compiling():
         compiled: Tensor = row_weights_op(logits, params, which.name)
@@ -283,17 +272,6 @@ def fused(logits: Tensor) -> bool:
     """
     if logits.dtype != torch.float32 or inside_transform() or not usable_for(logits):
         return False
-    return _large_enough(logits)
-
-
-def fused_on_gpu(name: str, logits: Tensor) -> bool:
-    """Whether the Triton kernels of this map take these logits."""
-    if not takes(name, logits) or inside_transform() or not switched_on() or on_gpu.given_up():
-        return False
-    return _large_enough(logits)
-
-
-def _large_enough(logits: Tensor) -> bool:
     # torch.compile has time, and one call is a smaller graph than the reference.
     return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _fused_from.get() or FUSED_FROM)
 

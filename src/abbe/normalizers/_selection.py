@@ -9,6 +9,8 @@ from ._base import Normalizer
 from ._options import Option
 from ._row_map import RowMap, below_top, diagonal_minus_outer, finish, masked_softmax, row_map, softmax_jacobian
 
+__all__ = ["Truncated"]
+
 
 def _unsorted(kept: Tensor, order: Tensor) -> Tensor:
     """Bring a mask over the sorted keys back to their places."""
@@ -55,21 +57,19 @@ def threshold_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish(masked_softmax(z, visible & (z.detach().exp() >= params[..., 1:2])), logits, params, visible, top)
 
 
-TOPK = row_map("topk", topk_reference, "selection", "topk_forward", "selected_backward")
-TOPK_KEPT = row_map("topk-kept", topk_kept_reference, "selection", "topk_kept_forward", "kept_backward")
-TOPP = row_map("topp", topp_reference, "selection", "topp_forward", "selected_backward")
-THRESHOLD = row_map("threshold", threshold_reference, "selection", "threshold_forward", "selected_backward")
+TOPK = row_map("topk", topk_reference, "selection.topk", "softmax.softmax_backward")
+TOPK_KEPT = row_map("topk-kept", topk_kept_reference, "selection.topk_kept", "shaped.kept_backward")
+TOPP = row_map("topp", topp_reference, "selection.topp", "softmax.softmax_backward")
+THRESHOLD = row_map("threshold", threshold_reference, "selection.threshold", "softmax.softmax_backward")
 
 
 class _Selection(Normalizer):
     """Softmax on a set that is constant almost everywhere: there its Jacobian is that of softmax."""
 
     continuous = False
-    row_map: RowMap
-    chooses_by: str
 
     def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return self.row_map, logits.new_tensor([1.0, self._given[self.chooses_by]])
+        return self.row_map, logits.new_tensor([1.0, self._given[self.options[0].name]])
 
     def _jacobian(self, logits: Tensor) -> Tensor:
         return softmax_jacobian(self._weights(logits))
@@ -97,9 +97,6 @@ class TopK(_Selection):
         Option("renormalize", True, "softmax over the kept keys alone", "flag"),
     )
     usual = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-    chooses_by = "k"
-    k: int
-    renormalize: bool
 
     def __init__(self, **given: object) -> None:
         super().__init__(**given)
@@ -132,7 +129,6 @@ class TopP(_Selection):
     options = (Option("p", 0.9, "mass to keep", low=0, high=1, closed="high", shown=True),)
     usual = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99)
     row_map = TOPP
-    chooses_by = "p"
 
 
 class Threshold(_Selection):
@@ -150,7 +146,6 @@ class Threshold(_Selection):
     options = (Option("rel", 0.1, "fraction of the largest weight", low=0, high=1, closed="both", shown=True),)
     usual = (0.001, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
     row_map = THRESHOLD
-    chooses_by = "rel"
 
 
 class Truncated(Normalizer):

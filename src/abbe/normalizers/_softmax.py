@@ -1,16 +1,19 @@
-"""Scaled softmax: a fixed or learned temperature, or one that follows the number of visible keys."""
+"""Softmax with a fixed or learned temperature, with one that follows the number of visible keys, or beside a sink."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from ._base import Normalizer
-from ._options import Option, PerHead, heads_option, learn_option
-from ._row_map import RowMap, below_top, finish, masked_softmax, row_counts, row_map, softmax_jacobian
+from ._options import HEADS, PER_HEAD, Option
+from ._row_map import NEG_INF, RowMap, below_top, finish, lowest, masked_softmax, row_counts, row_map, softmax_jacobian
+
+__all__ = ["LogNScaling", "ScalableSoftmax", "Softmax"]
 
 
 def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -19,7 +22,7 @@ def softmax_reference(logits: Tensor, params: Tensor) -> Tensor:
     return finish(masked_softmax(params * z, visible), logits, params, visible, top)
 
 
-SOFTMAX = row_map("softmax", softmax_reference, "softmax")
+SOFTMAX = row_map("softmax", softmax_reference, "softmax.softmax")
 
 
 class ScaledSoftmax(Normalizer):
@@ -82,13 +85,9 @@ class LearnedTemperature(ScaledSoftmax):
     meaning = "one scalar per head; high t means sharp weights, low t means flat ones"
     paper = "2111.09883"
     example = "learned-temperature:t=0.5,heads=12"
-    options = (
-        Option("t", 0.0, "log of the scale at the start", low=-math.log(100), high=math.log(100)),
-        heads_option(),
-    )
+    options = (Option("t", 0.0, "log of the scale at the start", low=-math.log(100), high=math.log(100)), HEADS)
     learnable = ("t",)
     always_learns = True
-    t: PerHead
 
     def _scale(self, logits: Tensor) -> Tensor:
         return torch.exp(self._value("t", logits))
@@ -97,9 +96,7 @@ class LearnedTemperature(ScaledSoftmax):
         return math.exp(self._largest("t"))
 
 
-def _floor_option() -> Option:
-    """A fresh one for each class."""
-    return Option("floor", 0.0, "the factor of the logits is never below it", low=0, closed="low")
+_FLOOR = Option("floor", 0.0, "the factor of the logits is never below it", low=0, closed="low")
 
 
 def _at_least(factor: Tensor, floor: float) -> Tensor:
@@ -143,15 +140,9 @@ class ScalableSoftmax(CountedSoftmax):
     meaning = "sharpens as the row grows; high s means a small lead is enough at any length, low s disperses"
     paper = "2501.19399"
     example = "ssmax:s=0.5"
-    options = (
-        Option("s", 1.0, "a lead of 1/s wins at every length", low=0),
-        _floor_option(),
-        learn_option(),
-        heads_option(),
-    )
+    options = (Option("s", 1.0, "a lead of 1/s wins at every length", low=0), _FLOOR, *PER_HEAD)
     usual = (0.1, 0.2, 0.3, 0.4, 0.5, 1, 2)
     learnable = ("s",)
-    s: PerHead
     floor: float
 
     def scale_of_counts(self, counts: Tensor) -> Tensor:
@@ -185,18 +176,14 @@ class LogNScaling(CountedSoftmax):
     example = "logn:trained=1024"
     options = (
         Option("trained", 1024, "keys per row in training", "count", 2, closed="low", shown=True),
-        _floor_option(),
+        _FLOOR,
         Option("slope", 1.0, "how fast the factor of the logits grows with ln n; below 0 it falls"),
         Option("beyond", False, "rows of up to trained keys stay as they are", "flag"),
-        learn_option(),
-        heads_option(),
+        *PER_HEAD,
     )
     usual = (128, 256, 512, 1024, 2048, 4096, 8192, 32768)
     learnable = ("slope",)
-    trained: int
     floor: float
-    slope: PerHead
-    beyond: bool
 
     def scale_of_counts(self, counts: Tensor) -> Tensor:
         ratio = counts.clamp(min=1).log() / math.log(self.trained)
@@ -218,3 +205,63 @@ class LogNScaling(CountedSoftmax):
     def _factor(self, slope: float, keys: int) -> float:
         excess = math.log(keys) / math.log(self.trained) - 1
         return max(1 + slope * (max(excess, 0.0) if self.beyond else excess), self.floor)
+
+
+def sink_reference(logits: Tensor, params: Tensor) -> Tensor:
+    """softmax([scale * logits, sink]) without the last, params (scale, sink)."""
+    scale, sink = params[..., 0:1], params[..., 1:2]
+    offset, visible, top = below_top(logits)
+    scores = torch.where(visible, scale * offset, NEG_INF)
+    # Relative to the top of the keys, as they are: no number is large, unless the sink itself is.
+    extra = torch.broadcast_to((sink - scale * top).clamp(max=-lowest(logits)), top.shape)
+    return finish(torch.softmax(torch.cat([scores, extra], -1), -1)[..., :-1], logits, params, visible, top)
+
+
+SINK = row_map("sink", sink_reference, "softmax.sink")
+
+
+class LearnedSink(Normalizer):
+    """softmax([l, b]) without the last entry, b per head, as in gpt-oss, arXiv 2508.10925.
+
+    Jacobian diag w - w w^T with weights that sum to less than 1. Lipschitz constant 1/2. As n grows the sink
+    is crowded out: its share falls like e^b / n.
+    """
+
+    name = "sink"
+    aliases = ("learned-sink",)
+    meaning = "weights may sum to less than 1; high b means the head attends to nothing, low b is softmax"
+    paper = "2508.10925"
+    example = "sink:b=2"
+    options: ClassVar[tuple[Option, ...]] = (Option("b", 0.0, "logit of the sink", shown=True), *PER_HEAD)
+    usual: ClassVar[tuple[float, ...]] = (0, 1, 2, 3, 4)
+    learnable: ClassVar[tuple[str, ...]] = ("b",)
+    sums_to_one = False
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        sink = self._value("b", logits)
+        return SINK, torch.cat([torch.ones_like(sink), sink], -1)
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        return softmax_jacobian(self._weights(logits))
+
+    def _lipschitz(self, keys: int) -> float:
+        return 0.5 if keys > 1 else 0.25
+
+
+class SoftmaxPlusOne(LearnedSink):
+    """e^{l_i} / (1 + sum_j e^{l_j}), Miller 2023: a sink whose logit is 0.
+
+    Jacobian diag w - w w^T. Lipschitz constant 1/2. As n grows the 1 is crowded out and it becomes softmax.
+    """
+
+    name = "softmax1"
+    aliases = ("softmax-plus-one",)
+    meaning = "may attend to nothing; high row sum means the logits are well above 0, low means far below"
+    paper = "Miller 2023, Attention Is Off By One"
+    example = "softmax1"
+    options = ()
+    usual = ()
+    learnable = ()
+
+    def _value(self, name: str, logits: Tensor) -> Tensor:
+        return logits.new_zeros(1)

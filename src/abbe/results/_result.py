@@ -19,12 +19,18 @@ from .._errors import AbbeError
 from .._files import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
 from .._lazy import need
 from .._locks import held
-from ..views import View
+from ..views import View, card, page
 from ..words.finding import findings_from
 from ..words.frames import FRAME, Frame
 
 MANIFEST = "manifest.json"
 FORMAT = 4  # of run folders
+_MANIFEST = (
+    "format, versions, machine, model and text with their hashes, settings and seed, self-check, seconds, what was "
+    "skipped and why; checksums of the other files"
+)
+_PAGE = "the page: one file that works offline"
+_SUMMARY = "findings with their rules, and tables that are no files of their own"
 _NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
@@ -50,6 +56,7 @@ class Result(ABC):
     beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, if they exist
     files: ClassVar[Mapping[str, str]] = {}  # further files and folders (with a slash) of its folder: what is in them
     figures_in: ClassVar[str] = ""  # folder within its own where the command line draws its charts even unasked
+    offers: ClassVar[str] = ""  # what its attribute `file` is, if users go on with one, such as "plan"
     known: ClassVar[dict[str, type[Result]]] = {}  # every class by its study
 
     def __init_subclass__(cls, study: str = "", page: str = "", **options: Any) -> None:
@@ -89,6 +96,13 @@ class Result(ABC):
         """
         return cls.frames()[name]
 
+    @classmethod
+    def list_files(cls) -> dict[str, str]:
+        """What its folder holds, and what is in each file; a name with a slash is a folder."""
+        tables = {table.file or f"{name}.csv": f"a row is {table.rows}" for name, table in cls.frames().items()}
+        summary = {name: _SUMMARY for name in (cls._summary(),) if name}
+        return {MANIFEST: _MANIFEST, cls.page: _PAGE} | tables | summary | dict(cls.files)
+
     def __repr__(self) -> str:
         model, text = (str((self.manifest.get(key) or {}).get("name") or "") for key in ("model", "text"))
         about = " on ".join(name for name in (model, text) if name)
@@ -118,7 +132,7 @@ class Result(ABC):
             manifest: of the run.
             stored: the same with its checksums.
         """
-        content = read_content(folder / cls._summary(), stored)
+        content = read_content(folder / cls._summary(), stored) if cls._summary() else {}
         tables = {
             name: read_table(folder / table.file, stored, table.schema) if table.file else table.of(content[name])
             for name, table in cls.frames().items()
@@ -128,7 +142,7 @@ class Result(ABC):
 
     @classmethod
     def _summary(cls) -> str:
-        """Its JSON file."""
+        """Its JSON file; none if it is empty."""
         return f"{cls.study.replace(' ', '-')}.json"
 
     def to_json(self) -> str:
@@ -168,22 +182,17 @@ class Result(ABC):
             The HTML.
         """
         need(f"{type(self).__name__}.to_html", "report")  # else the message would name a function that nobody called
-        from ..views import page_of  # altair and templates are loaded only when something is drawn
-
-        page: str = page_of(self)
+        html = page(self)
         if path is not None:
-            write_whole(Path(path), page)
-        return page
+            write_whole(Path(path), html)
+        return html
 
     def _repr_html_(self) -> str:
         """What a notebook shows: a card with sentences and charts, or a plain table if the result cannot be drawn."""
         try:
-            from ..views import card_of  # as above
-
-            card: str = card_of(self)
+            return card(self)
         except Exception:
             return self._plain_html()
-        return card
 
     def _plain_html(self) -> str:
         """Model and text, the table, and what was skipped."""
@@ -203,7 +212,7 @@ class Result(ABC):
             else:
                 files[f"{name}.csv"] = rows.write_csv()
                 inside[name] = rows.to_dicts()
-        return files | {self._summary(): as_text(inside | self._content())}
+        return files | ({self._summary(): as_text(inside | self._content())} if self._summary() else {})
 
 
 def as_parquet(table: pl.DataFrame) -> bytes:

@@ -6,22 +6,41 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import polars as pl
 
 from .._errors import AbbeError
-from ._result import Result, as_parquet, read_manifest, read_table
+from ..views import TextTable, View
+from ..words.frames import HEAD, HIGH, LAYER, LENGTH, LOW, column, frame
+from ..words.manifest import model_name, part_of
+from ..words.measures import about_lines, measure_words, usual_size
+from ..words.numbers import interval, number
+from ._result import Result, read_manifest
 
-SCHEMA: dict[str, Any] = {
-    "model": pl.String, "layer": pl.Int32, "head": pl.Int32, "length": pl.Int32, "n": pl.Int32, "measure": pl.String,
-    **dict.fromkeys(("value", "low", "high", "limit", "control"), pl.Float64),
-}  # fmt: skip
+if TYPE_CHECKING:
+    from ..views.charts import Spec
+    from ..views.theme import ThemeName
+
 TABLE = "heads.parquet"
+RUN_COLUMNS = (
+    column("model", str, "name of the model"),
+    *(LAYER, HEAD, LENGTH),
+    column("n", int, "size N of the selected set; null for measures of the whole row"),
+    column("measure", str, "name of the measure"),
+    column("value", float, "what was measured, on average over queries and windows"),
+    *(LOW, HIGH),
+    column("limit", float, "proved bound of the value; null if there is none"),
+    column("control", float, "the same for random sets or for a uniform head; null if there is none"),
+)
+_MAIN = (  # for a first look; the table holds all
+    "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass",
+    "separability", "distance_per_token", "selected_divergence", "sensitivity_worst_mean", "decay_exponent",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Run(Result):
+class Run(Result, study="diagnose"):
     """What `diagnose` measured.
 
     Attributes:
@@ -32,11 +51,10 @@ class Run(Result):
             skipped and why.
     """
 
-    study: ClassVar[str] = "diagnose"
-    page: ClassVar[str] = "diagnose.html"
+    files: ClassVar[Mapping[str, str]] = {"windows/": "a part per window: what an interrupted run resumes from"}
 
-    table: pl.DataFrame = field(repr=False)
-    manifest: Mapping[str, Any] = field(repr=False)
+    table: pl.DataFrame = frame("a model, layer, head, window length, set size and measure", *RUN_COLUMNS, file=TABLE)
+    manifest: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def __repr__(self) -> str:
         model, text, settings = (self.manifest[key] for key in ("model", "text", "settings"))
@@ -49,45 +67,57 @@ class Run(Result):
         return limited.with_columns(headroom=1 - pl.col("value") / pl.col("limit"))
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Run:
-        """From a folder whose manifest was read.
+    def _summary(cls) -> str:
+        return ""  # all is in the table
 
-        Args:
-            folder: of the run.
-            manifest: of the run.
-            stored: the same with its checksums.
-        """
-        return opened_run(folder, manifest, stored)
+    def view(self) -> View:
+        """All heads together, in numbers; the map of the heads and their growth as charts."""
+        rows = self._all_heads()
+        main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
+        heads = self.table.select("layer", "head").drop_nulls().n_unique()
+        note = f"All {heads} heads together, at the largest length. Every measure of every head: {TABLE} and the page."
+        titles = ("measure", "N", "value", "interval", "limit", "control")
+        tables = [
+            TextTable("Main measures", titles, [_cells(row) for row in main or rows], note, on=("terminal", "card")),
+            TextTable(
+                "All heads together, at the largest length",
+                (*titles, "what it says"),
+                [(*_cells(row), measure_words(row["measure"]).meaning) for row in rows],
+                f"The table of every head is {TABLE}.",
+                on=("page",),
+            ),
+        ]
+        error = part_of(self.manifest, "self_check").get("error")
+        checked = [f"self-check error {error:.1e}"] if isinstance(error, float) else []
+        first, *more = about_lines(self.table, self.manifest)
+        return View(
+            study=self.study,
+            question=f"How do the heads of {model_name(self.manifest)} attend?",
+            about=[first, ", ".join([*more, *checked])],
+            tables=tables,
+            charts=self._charts,
+            manifest=self.manifest,
+        )
 
-    def as_json(self) -> dict[str, Any]:
-        return {"table": self.table.to_dicts(), "manifest": dict(self.manifest)}
+    def _charts(self, theme: ThemeName) -> dict[str, Spec]:
+        from ..views.heads import growth_chart, map_chart  # with altair, of an extra
 
-    def _files(self) -> dict[str, bytes | str]:
-        return {TABLE: as_parquet(self.table)}
+        return {"map": map_chart(self, theme), "growth": growth_chart(self, theme)}
+
+    def _all_heads(self) -> list[dict[str, Any]]:
+        """The rows of all heads together, at the largest length and the usual set size."""
+        rows = self.table.filter(pl.col("layer").is_null() & pl.col("value").is_finite())
+        at_length = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
+        at_size = pl.col("n").is_null() | pl.col("n").eq_missing(pl.lit(usual_size(self.table), pl.Int32))
+        return rows.filter(at_length & at_size).to_dicts()
 
 
-def opened_run(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Run:
-    """The table of heads in a folder whose manifest was read.
+SCHEMA: dict[str, Any] = Run.frame().schema
 
-    Args:
-        folder: of the run.
-        manifest: of the run.
-        stored: the same with its checksums.
 
-    Returns:
-        The run.
-
-    Raises:
-        AbbeError: the run is not finished, or its table is damaged.
-
-    Examples:
-        >>> folder = abbe.diagnose(lengths=32, windows=2, queries=4, progress=False).save("run")
-        >>> abbe.results.opened_run(folder, *abbe.results.read_manifest(folder))
-        Run(abbe-gpt2-5M on embedded sample, lengths [32], ... rows)
-    """
-    if not (folder / TABLE).exists() and not (folder / TABLE).is_symlink():
-        raise AbbeError(f"the run in {folder} is not finished: run it again with this folder to resume it")
-    return Run(read_table(folder / TABLE, stored, SCHEMA), manifest)
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    n, value, limit, control = (number(row[name], missing="") for name in ("n", "value", "limit", "control"))
+    return [measure_words(row["measure"]).label, n, value, interval(row["low"], row["high"]), limit, control]
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
@@ -111,4 +141,5 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     manifest, stored = read_manifest(source)
     if manifest.get("study", Run.study) not in (Run.study, "report"):
         raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: open it with `abbe.open`")
-    return opened_run(source, manifest, stored)
+    run: Run = Run.opened(source, manifest, stored)  # type: ignore[assignment]
+    return run

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from .._errors import AbbeError
-from ..models import LoadedModel, Shape, checked_logits, free_memory, megabytes, shape_of
+from ..models import LoadedModel, checked_logits, free_memory, megabytes, shape_of
 from ..words.numbers import about, many
 from .loss import LOGITS_AT_ONCE
 from .window import rows_at_once
@@ -54,17 +55,12 @@ class Cost:
         return Cost(self.windows + other.windows, self.tokens + other.tokens, self.seconds + other.seconds, megabytes)
 
 
-@dataclass(frozen=True)
-class Memory:
-    """Bytes beyond the model: of a pass and its measures on the largest window, or of the self-check before it."""
+class Memory(NamedTuple):
+    """Bytes beyond the model: of a pass and its measures on the largest window, and the peak of the whole run."""
 
     activations: float
     measures: float
-    check: float
-
-    @property
-    def peak(self) -> float:
-        return max(self.check, self.activations + self.measures)
+    peak: float
 
 
 def estimate(
@@ -77,18 +73,10 @@ def estimate(
     kernels are loaded already. `head` says whether the timed pass computed logits.
     """
     shape = shape_of(model.network, model.kind)
-    per_operation = seconds / _operations(shape, tokens, head)
-    needed = overhead * per_operation * sum(_operations(shape, length, losses) for length in lengths)
-    memory = bytes_beside(model, max(lengths, default=0), tokens, queries=queries, losses=losses, warm=warm)
-    return Cost(len(lengths), sum(lengths), needed, memory / 1e6)
-
-
-def bytes_beside(
-    model: LoadedModel, length: int, tokens: int, *, queries: int | None = None, losses: bool = False,
-    warm: bool = False,
-) -> float:  # fmt: skip
-    """Memory beyond the model for windows of at most this length, after a self-check on this many tokens."""
-    return memory_of(model, length, queries, losses=losses, checked=tokens).peak + (0 if warm else KERNELS)
+    timed = shape.operations(tokens, head) + shape.attention(tokens)
+    needed = sum(shape.operations(length, losses) + shape.attention(length) for length in lengths)
+    memory = memory_of(model, max(lengths, default=0), queries, losses=losses, checked=tokens, warm=warm)
+    return Cost(len(lengths), sum(lengths), overhead * (seconds / timed) * needed, memory.peak / 1e6)
 
 
 def kernels_loaded() -> bool:
@@ -97,30 +85,25 @@ def kernels_loaded() -> bool:
 
 def memory_of(
     model: LoadedModel, length: int, queries: int | None, *, losses: bool = False, checked: int = CHECKED,
-    size: int = _FLOAT,
+    size: int = _FLOAT, warm: bool = False,
 ) -> Memory:  # fmt: skip
     """For windows of this length at batch 1, in a network with numbers of `size` bytes; measures are float32."""
     shape = shape_of(model.network, model.kind)
+
+    def activations(tokens: int) -> float:
+        """Of one layer; only the hidden states survive from layer to layer."""
+        mask = tokens * tokens if shape.reach else 0
+        return float(size * tokens * (_STATES * shape.width + 3 * shape.mlp) + mask)
+
     compared = checked_logits(model.network, checked)
     check = compared * _PER_COMPARED_LOGIT + min(1.0, compared / (1 << 20)) * _PER_PIECE
     rows = min(queries or length, length, rows_at_once(shape.heads, max(1, length)))
     measured = rows * length * shape.heads * _PER_MEASURED_LOGIT
     if losses:
         measured += min(LOGITS_AT_ONCE, length * shape.vocabulary) * _PER_LOST_LOGIT
-    return Memory(_pass(shape, length, size), float(measured), check + _pass(shape, checked, size))
-
-
-def _operations(shape: Shape, length: int, head: bool) -> float:
-    return shape.operations(length, head) + shape.attention(length)
-
-
-def _pass(shape: Shape, length: int, size: int) -> float:
-    """The activations of one layer; only the hidden states survive from layer to layer."""
-    mask = length * length if shape.reach else 0
-    return float(size * length * (_STATES * shape.width + 3 * shape.mlp) + mask)
-
-
-_STATUS = Path("/proc/self/status")
+    # The self-check comes before the windows; the kernels stay.
+    largest = max(check + activations(checked), activations(length) + float(measured))
+    return Memory(activations(length), float(measured), largest + (0.0 if warm else KERNELS))
 
 
 def plan_memory(
@@ -132,39 +115,32 @@ def plan_memory(
     `tokens` is the length of the self-check. Windows are measured one by one: the longest decides, not how many.
     """
     longest = max(lengths, default=0)
-    needed = bytes_beside(model, longest, tokens, queries=queries, losses=losses, warm=kernels_loaded())
+    needed = memory_of(model, longest, queries, losses=losses, checked=tokens, warm=kernels_loaded()).peak
     by_device = {device: free_memory(torch.device(device)) for device in model.devices.split("+")}
     known = [(free, device) for device, free in by_device.items() if free is not None]
     free, device = min(known, key=lambda pair: pair[0], default=(None, ""))
+    weights = sum(one.numel() * one.element_size() for one in model.network.parameters())  # shared ones count once
     say(
-        f"{model.name}: {megabytes(_weights(model))} of weights ({model.precision}, {model.devices}), "
+        f"{model.name}: {megabytes(weights)} of weights ({model.precision}, {model.devices}), "
         f"about {megabytes(needed)} to measure with"
         + ("" if free is None else f"; {megabytes(free)} are free on {device}")
     )
     if free is not None and needed > free:
+        ways = ["shorter windows (lengths)", "some queries instead of all" if queries is None else "fewer queries"]
+        ways += ["dtype bfloat16"] if model.precision in ("float32", "float64") else []
         raise AbbeError(
             f"{model.name}: windows of {longest:,} tokens need about {megabytes(needed)} on top of the model, but "
-            f"{megabytes(free)} are free on {device}: {_advice(model, queries)}"
+            f"{megabytes(free)} are free on {device}: ask for {', '.join(ways)}, or spread the model by device_map auto"
         )
-
-
-def _advice(model: LoadedModel, queries: int | None) -> str:
-    ways = ["shorter windows (lengths)", "fewer queries" if queries is not None else "some queries instead of all"]
-    if model.precision in ("float32", "float64"):
-        ways.append("dtype bfloat16")
-    return f"ask for {', '.join(ways)}, or spread the model by device_map auto"
-
-
-def _weights(model: LoadedModel) -> float:
-    """Bytes; weights that two parts share count once."""
-    return float(sum(one.numel() * one.element_size() for one in model.network.parameters()))
 
 
 class PeakMemory:
     """Peak memory of the process since creation, in MB beyond its initial size; None if unknown."""
 
     def __init__(self) -> None:
-        _give_back()
+        # Return freed memory to the system: reused, it would not count as extra. Only GNU's C library can.
+        with suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
         with suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5")  # forget the peak so far
         self._before = _megabytes("VmRSS")
@@ -174,15 +150,9 @@ class PeakMemory:
         return None if peak is None or self._before is None else max(0.0, round(peak - self._before, 1))
 
 
-def _give_back() -> None:
-    """Return freed memory to the system: reused, it would not count as extra. Only GNU's C library can."""
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def _megabytes(entry: str) -> float | None:
     try:
-        lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+        lines = Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
     return next((int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith(entry)), None)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from .._arguments import shown
 from .._errors import AbbeError
@@ -21,47 +22,35 @@ from .._locks import LOCK
 
 T = TypeVar("T")
 Make = Callable[[str], object]
+Has = Callable[[str], bool]
 SLURM = "slurm"
 _ID, _COUNT, _MIN = "SLURM_ARRAY_TASK_ID", "SLURM_ARRAY_TASK_COUNT", "SLURM_ARRAY_TASK_MIN"
 
 
-class Executor(Protocol):
+class Executor(ABC):
     """Makes the missing parts of a stage."""
 
-    def make(
-        self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
-    ) -> None: ...
+    lock = LOCK  # file by which a folder is held
 
-    @property
-    def lock(self) -> str:
-        """File by which a folder is held."""
+    @abstractmethod
+    def make(self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Has) -> None:
+        """As `Parts.each` calls it."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - nothing to do for most
         """Called before the result is saved: all parts are there."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - nothing to do for most
         """Called at the end of the study, however it ends."""
 
 
-@dataclass(frozen=True)
-class Local:
+class Local(Executor):
     """Every missing part, one after the other."""
 
-    lock: str = LOCK
-
-    def make(
-        self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
-    ) -> None:
+    def make(self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Has) -> None:
         for name in names:
             if not has(name):
                 make(name)
             step(name)
-
-    def finish(self) -> None:
-        return
-
-    def close(self) -> None:
-        return
 
 
 _executor: ContextVar[Executor] = ContextVar("executor", default=Local())  # noqa: B039 - it holds no state
@@ -87,7 +76,7 @@ class ShareDone(BaseException):
 
 
 @dataclass
-class Shard:
+class Shard(Executor):
     """One of `count` equal shares of the parts of a study: `number`, from 1 on.
 
     Parts are dealt out in turn, so that every share has long windows.
@@ -106,9 +95,11 @@ class Shard:
     total: int = 0
     missing: list[str] = field(default_factory=list)
 
-    def make(
-        self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
-    ) -> None:
+    def __post_init__(self) -> None:
+        """Shards share a folder, but the same shard runs only once."""
+        self.lock = f".shard-{self.number}-of-{self.count}{LOCK}"
+
+    def make(self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Has) -> None:
         """Make this share of the missing parts; as `Parts.each` calls it.
 
         Args:
@@ -133,17 +124,9 @@ class Shard:
         if missing:
             raise ShareDone
 
-    @property
-    def lock(self) -> str:
-        """Shards share a folder, but the same shard runs only once."""
-        return f".shard-{self.number}-of-{self.count}{LOCK}"
-
     def finish(self) -> None:
         """Stop the study: a shard makes no result."""
         raise ShareDone
-
-    def close(self) -> None:
-        """Nothing to end."""
 
     def __str__(self) -> str:
         parts = f"{self.made} part{'' if self.made == 1 else 's'} made"
@@ -196,8 +179,15 @@ def all_stages(stages: Iterable[Callable[[], T]]) -> list[T]:
 
 
 def _as_shard(share: object) -> Shard:
-    if share == SLURM:
-        return _of_slurm()
+    if share == SLURM:  # tasks need not start at 1, but must have no gaps
+        number, count = _variable(_ID), _variable(_COUNT)
+        first = _variable(_MIN) if _MIN in os.environ else 1
+        if not first <= number < first + count:
+            raise AbbeError(
+                f"shard is {SLURM}, but task {number} is none of {count} from {first} on: give the array a range "
+                f"without gaps, such as --array={first}-{first + count - 1}"
+            )
+        return Shard(number - first + 1, count)
     parts = re.fullmatch(r"\s*(\d+)\s*/\s*(\d+)\s*", share) if isinstance(share, str) else None
     if parts is None:
         raise AbbeError(f"shard is {shown(share)}, but must be I/N, such as 3/16, or {SLURM}")
@@ -207,18 +197,6 @@ def _as_shard(share: object) -> Shard:
     if not 1 <= number <= count:
         raise AbbeError(f"shard is {number}/{count}, but shards of {count} are 1/{count} to {count}/{count}")
     return Shard(number, count)
-
-
-def _of_slurm() -> Shard:
-    """Tasks need not start at 1, but must have no gaps."""
-    number, count = _variable(_ID), _variable(_COUNT)
-    first = _variable(_MIN) if _MIN in os.environ else 1
-    if not first <= number < first + count:
-        raise AbbeError(
-            f"shard is {SLURM}, but task {number} is none of {count} from {first} on: give the array a range without "
-            f"gaps, such as --array={first}-{first + count - 1}"
-        )
-    return Shard(number - first + 1, count)
 
 
 def _variable(name: str) -> int:

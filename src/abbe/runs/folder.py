@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from .._files import is_unfinished, read_json, write_json
 from .._locks import HOLDER, LOCK
 from ..measures import list_measures
 from ..models import LoadedModel, Text, Window
-from ..results import FORMAT, MANIFEST, Run, checked_manifest
+from ..results import FORMAT, MANIFEST, checked_manifest
 from .executors import Shard, current
 from .parts import Parts, run_of
 from .study import current_call
@@ -29,37 +29,21 @@ _NOTHING = (MANIFEST, LOCK, HOLDER)  # a folder with no other files holds nothin
 Say = Callable[[str], object]
 
 
-def _silent(line: str) -> None:
-    """Says nothing."""
-
-
+@dataclass(frozen=True)
 class RunFolder:
-    """Records of windows on disk, or only in memory without a folder.
+    """Records of windows on disk, or only in memory without a folder."""
 
-    A folder belongs to one identity (model, text, settings, versions); another run in it is refused.
-    """
-
-    def __init__(
-        self,
-        folder: str | os.PathLike[str] | None,
-        identity: Mapping[str, Any],
-        say: Say = _silent,
-        study: str = Run.study,
-    ) -> None:
-        self.path = None if folder is None else Path(folder)
-        self.parts = Parts(self.path, identity["digest"], say, identity)
-        if self.path is not None:
-            claim(self.path, identity, study)
+    parts: Parts
 
     def __contains__(self, window: Window) -> bool:
         return self.record(window) is not None
 
     def record(self, window: Window) -> Record | None:
         """The record of a finished window; None if it is unfinished or its file is damaged."""
-        stored = self.parts.tensors(window_part(window))
+        name = window_part(window)
+        stored = self.parts.tensors(name)
         if stored is not None and stored[1].get("measures") != _MEASURES:
-            name = window_part(window)
-            self.parts.spoil(name, f"{self.path}/{name} was written by a version with other measures")
+            self.parts.spoil(name, f"{self.parts.folder}/{name} was written by a version with other measures")
             return None
         return None if stored is None else stored[0]
 
@@ -84,62 +68,32 @@ def finished_windows(folder: Path | None) -> list[tuple[int, int]]:
     return [(int(name[0]), int(name[1])) for name in names if len(name) == 2 and all(map(str.isdecimal, name))]
 
 
-def identity_of(model: Mapping[str, Any], text: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What two runs must share to have the same table."""
-    facts = {"model": model["fingerprint"], "configuration": model["configuration"], "text": text["fingerprint"]}
-    # Kernels of other devices round differently, and a table must not mix them; which of several equal devices
-    # computed does not matter.
-    kinds = "+".join(sorted({device.partition(":")[0] for device in model["device"].split("+")}))
-    facts |= {"device": kinds, "dtype": model["dtype"]}
-    return _identity(facts, settings, ("torch", "transformers", "tokenizers", "numba"))
-
-
-def _identity(facts: Mapping[str, Any], settings: Mapping[str, Any], packages: Sequence[str]) -> dict[str, Any]:
-    from .. import __version__
-
-    parts = dict(facts) | {"settings": dict(settings), "abbe": __version__}
-    parts |= {name: version(name) for name in packages}
-    digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return parts | {"digest": digest}
-
-
-def model_identity(model: LoadedModel) -> dict[str, Any]:
-    """What a manifest says about a model that also belongs to the identity of its runs."""
-    return {
-        "fingerprint": model.fingerprint,
-        "configuration": model.configuration,
-        "device": model.devices,
-        "dtype": model.precision,
-    }
-
-
 def claim_folder(
-    path: Path | None, study: str, model: LoadedModel, text: Text, settings: Mapping[str, Any], say: Say = _silent
+    path: Path | None, study: str, model: LoadedModel, text: Text, settings: Mapping[str, Any], say: Say | None = None
 ) -> Parts:
     """The parts of a study whose folder belongs to one model, text and settings."""
-    identity = identity_of(model_identity(model), {"fingerprint": text.fingerprint}, settings)
-    return _claimed(path, study, identity, say)
+    # Kernels of other devices round differently, and a table must not mix them; which of several equal devices
+    # computed does not matter.
+    kinds = "+".join(sorted({device.partition(":")[0] for device in model.devices.split("+")}))
+    facts = {"model": model.fingerprint, "configuration": model.configuration, "text": text.fingerprint}
+    packages = ("torch", "transformers", "tokenizers", "numba")
+    return claim_without_model(path, study, facts | {"dtype": model.precision}, settings, say, kinds, packages)
 
 
 def claim_without_model(
-    path: Path | None,
-    study: str,
-    facts: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    say: Say = _silent,
-    device: str = "cpu",
-) -> Parts:
+    path: Path | None, study: str, facts: Mapping[str, Any], settings: Mapping[str, Any], say: Say | None = None,
+    device: str = "cpu", packages: Sequence[str] = ("torch", "numba"),
+) -> Parts:  # fmt: skip
     """The parts of a study that makes its own models; its folder belongs to these facts, settings and device type."""
-    return _claimed(path, study, _identity(dict(facts) | {"device": device}, settings, ("torch", "numba")), say)
-
-
-def _claimed(path: Path | None, study: str, identity: Mapping[str, Any], say: Say) -> Parts:
+    identity = dict(facts) | {"device": device, "settings": dict(settings)}
+    identity |= {name: version(name) for name in ("abbe", *packages)}
+    identity["digest"] = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
     if path is not None:
-        claim(path, identity, study)
+        _claim(path, identity, study)
     return Parts(path, identity["digest"], say, identity)
 
 
-def claim(path: Path, identity: Mapping[str, Any], study: str) -> None:
+def _claim(path: Path, identity: Mapping[str, Any], study: str) -> None:
     """Assign a folder to a run by its manifest; refused if it belongs to another one, unless nothing is finished."""
     manifest = {} if _may_be_taken(path) else _check_same(path, identity)
     if not isinstance(current(), Shard):  # other shards may be writing

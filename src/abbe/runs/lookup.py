@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import polars as pl
 
-from ..results import Run
+from ..results import Estimate, Run
 from ..words.finding import Place
 from ..words.measures import usual_size
 
+_FINITE = pl.col("value").is_finite()
+
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(Estimate):
     """One row of the table; only the value is always there."""
 
-    value: float
-    low: float | None
-    high: float | None
-    limit: float | None
-    control: float | None
+    limit: float | None = None
+    control: float | None = None
 
     @property
     def at_least(self) -> float:
@@ -28,25 +26,23 @@ class Cell:
         return self.value if self.low is None else self.low
 
 
-_Key = tuple[str, int | None, int | None]
-_NUMBERS = ("value", "low", "high", "limit", "control")
-
-
 class Lookup:
-    """The table of a run as dictionaries."""
+    """The finite numbers of a run, by measure, length and set size."""
 
     def __init__(self, run: Run) -> None:
-        self.run = run
-        self.of_heads: dict[_Key, dict[Place, Cell]] = {}
-        self.of_all: dict[_Key, Cell] = {}
-        finite = run.table.filter(pl.col("value").is_finite())
-        for row in finite.select("layer", "head", "length", "n", "measure", *_NUMBERS).iter_rows():
-            layer, head, length, n, measure = row[:5]
-            cell, key = Cell(*row[5:]), (measure, length, n)
+        self.of_heads: dict[tuple[str, int | None, int | None], dict[Place, Cell]] = {}
+        self.of_all: dict[tuple[str, int | None, int | None], Cell] = {}
+        names = ("layer", "head", "measure", "length", "n", "value", "low", "high", "limit", "control")
+        for layer, head, measure, length, n, *numbers in run.table.filter(_FINITE).select(names).iter_rows():
             if layer is None:
-                self.of_all[key] = cell
+                self.of_all[measure, length, n] = Cell(*numbers)
             else:
-                self.of_heads.setdefault(key, {})[layer, head] = cell
+                self.of_heads.setdefault((measure, length, n), {})[layer, head] = Cell(*numbers)
+        self.places: list[Place] = run.table.select("layer", "head").drop_nulls().unique().sort("layer", "head").rows()
+        self.lengths = sorted({length for _, length, _ in self.of_heads if length is not None})
+        self.longest = self.lengths[-1] if self.lengths else None
+        self.sizes = sorted({n for _, length, n in self.of_heads if n is not None and length == self.longest})
+        self.size = usual_size(run.table)
 
     def heads(self, measure: str, length: int | None = None, n: int | None = None) -> dict[Place, Cell]:
         """Every head that has this number."""
@@ -54,27 +50,3 @@ class Lookup:
 
     def overall(self, measure: str, length: int | None = None, n: int | None = None) -> Cell | None:
         return self.of_all.get((measure, length, n))
-
-    @cached_property
-    def places(self) -> list[Place]:
-        """All heads of the table, in order."""
-        heads = self.run.table.select("layer", "head").drop_nulls().unique().sort("layer", "head")
-        return list(heads.iter_rows())
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        """Lengths with a number for some head, ascending."""
-        return sorted({length for _, length, _ in self.of_heads if length is not None})
-
-    @property
-    def longest(self) -> int | None:
-        return self.lengths[-1] if self.lengths else None
-
-    @cached_property
-    def sizes(self) -> list[int]:
-        """Set sizes measured at the largest length, ascending."""
-        return sorted({n for _, length, n in self.of_heads if n is not None and length == self.longest})
-
-    @property
-    def size(self) -> int | None:
-        return usual_size(self.run.table)

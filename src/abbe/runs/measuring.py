@@ -16,10 +16,11 @@ import torch
 from .._locks import held
 from ..models import LoadedModel, Tap, Text, Window, Windows, tap
 from ..results import FORMAT, Run
+from ..words.manifest import without_folder
 from .cost import DIAGNOSIS, PeakMemory, estimate, kernels_loaded, plan_memory
 from .executors import Shard, current
-from .folder import RunFolder, identity_of, model_identity, window_part
-from .inputs import windows_for
+from .folder import RunFolder, claim_folder, window_part
+from .inputs import as_folder, windows_for
 from .parts import Parts
 from .settings import Settings, Vectors
 from .study import current_call
@@ -28,32 +29,22 @@ from .watch import Watch
 from .window import PassReader, WindowReader, allowed_error, check_model, check_tokens, read_window
 
 NO_QUERY = "because no query sees more keys"
+Folder = str | os.PathLike[str] | None
 Beside = Callable[[Tap, RunFolder], Sequence[PassReader]]  # other readers of the passes of a run
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "scipy", "tokenizers")
 
 
-def measure_run(
-    model: LoadedModel, text: Text, settings: Settings, folder: str | os.PathLike[str] | None, watch: Watch,
-    overhead: float = DIAGNOSIS, cut: Windows | None = None, beside: Beside = lambda open_tap, run_folder: (),
-    study: str = Run.study, save: bool = True,
-) -> Run:  # fmt: skip
-    """Measure the windows that the folder lacks, then make the table of all.
-
-    `overhead` is the time with these measures over the time without, for the cost estimate. `cut` are the windows, if
-    the caller has them already. Readers `beside` share the passes. A run that is the whole study is saved by its caller
-    (`save=False`).
-    """
-    cut = windows_of(model, text, settings) if cut is None else cut
-    (run,) = measure_runs(model, text, [settings], [folder], watch, cut, overhead, beside, study, save)
-    return run
-
-
 def measure_runs(
-    model: LoadedModel, text: Text, by_vectors: Sequence[Settings], folders: Sequence[str | os.PathLike[str] | None],
-    watch: Watch, cut: Windows, overhead: float = DIAGNOSIS, beside: Beside = lambda open_tap, run_folder: (),
+    model: LoadedModel, text: Text, by_vectors: Sequence[Settings], folders: Sequence[Folder], watch: Watch,
+    cut: Windows, *, overhead: float = DIAGNOSIS, beside: Beside = lambda open_tap, run_folder: (),
     study: str = Run.study, save: bool = True,
 ) -> list[Run]:  # fmt: skip
-    """Runs whose settings differ only in the kind of vectors: every window is read once for all of them."""
+    """Measure the windows that the folders lack, then make the tables of all.
+
+    Settings of several runs differ only in the kind of vectors: every window is read once for all of them. `overhead`
+    is the time with these measures over the time without, for the cost estimate. Readers `beside` share the passes. A
+    run that is the whole study is saved by its caller (`save=False`).
+    """
     started = time.perf_counter()
     settings, probe = by_vectors[0], check_tokens(model, cut)
     plan_memory(model, [window.length for window in cut], len(probe), watch.say, queries=settings.queries)
@@ -70,8 +61,10 @@ def measure_runs(
         checked = time.perf_counter()
         error = check_model(model, open_tap, probe)
         pass_seconds = (time.perf_counter() - checked) / 2  # the check is two passes
-        identities = [identity_of(one["model"], one["text"], one["settings"]) for one in facts]
-        run_folders = [RunFolder(*pair, watch.announce, study) for pair in zip(folders, identities, strict=True)]
+        run_folders = [
+            RunFolder(claim_folder(as_folder(folder), study, model, text, one.as_json(), watch.announce))
+            for folder, one in zip(folders, by_vectors, strict=True)
+        ]
         left = [window.length for window in cut if any(window not in run for run in run_folders)]
         watch.say_checked(model.name, error, allowed_error(model))
         cost = estimate(model, left, len(probe), pass_seconds, overhead, queries=settings.queries, warm=warm)
@@ -99,7 +92,7 @@ def measure_runs(
         )
         runs = []
         for each, fact, folder, run in zip(by_vectors, facts, folders, run_folders, strict=True):
-            runs.append(finished_run(each, cut, run, fact | seen, memory, started))
+            runs.append(_finished(each, cut, run, fact | seen, memory, started))
             if folder is not None and save and not isinstance(current(), Shard):
                 runs[-1].save(folder)
     return runs
@@ -120,21 +113,25 @@ def _measure(
         run_folders[kind].keep(window, records[kind], seconds, list(reader.skipped))
 
 
-def finished_run(
-    settings: Settings,
-    cut: Windows,
-    run_folder: RunFolder,
-    facts: Mapping[str, Any],
-    memory: PeakMemory,
-    started: float,
+def _finished(
+    settings: Settings, cut: Windows, run_folder: RunFolder, facts: dict[str, Any], memory: PeakMemory, started: float
 ) -> Run:
     """The table of these windows, and the manifest."""
-    records = {length: [_record(run_folder, w) for w in cut if w.length == length] for length in settings.lengths}
-    heads = table(facts["model"]["name"], {length: group for length, group in records.items() if group}, settings)
-    seconds = {"windows": _seconds(cut, run_folder), "total": time.perf_counter() - started}
-    skipped = [*facts["skipped"], *_reasons(cut, run_folder), *_unseen_sizes(settings)]
-    more = {"windows": window_places(cut), "peak_extra_megabytes": memory.extra(), "skipped": skipped}
-    return Run(heads, finished_manifest({**facts, **more}, run_folder.parts, seconds))
+    records, seconds = dict[int, list[Any]](), dict[str, float]()  # by length, of earlier calls as well
+    reasons = dict.fromkeys(facts["skipped"])  # each once
+    for window in cut:
+        records.setdefault(window.length, []).append(run_folder.record(window))
+        notes, key = run_folder.notes(window), str(window.length)
+        seconds[key] = round(seconds.get(key, 0.0) + notes["seconds"], 3)
+        reasons |= dict.fromkeys(notes["skipped"])
+    for length in settings.lengths:
+        if unseen := ", ".join(str(n) for n in settings.sizes if n >= length):
+            reasons[f"length {length}: sets of {unseen}, {NO_QUERY}"] = None
+    by_length = {length: records[length] for length in settings.lengths if length in records}
+    heads = table(without_folder(facts["model"]["name"]), by_length, settings)
+    facts |= {"windows": window_places(cut), "peak_extra_megabytes": memory.extra(), "skipped": [*reasons]}
+    times = {"windows": seconds, "total": time.perf_counter() - started}
+    return Run(heads, finished_manifest(facts, run_folder.parts, times))
 
 
 def finished_manifest(
@@ -169,7 +166,10 @@ def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping
             "kind": model.kind,
             "source": model.source,
             "class": type(model.network).__name__,
-            **model_identity(model),
+            "fingerprint": model.fingerprint,
+            "configuration": model.configuration,
+            "device": model.devices,
+            "dtype": model.precision,
         },
         "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
     }
@@ -184,31 +184,3 @@ def study_facts(study: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
         "settings": dict(settings),
     }
-
-
-def _seconds(cut: Sequence[Window], run_folder: RunFolder) -> dict[str, float]:
-    """Of all windows of each length, including those measured by an earlier call."""
-    times: dict[str, float] = {}
-    for window in cut:
-        times[str(window.length)] = round(times.get(str(window.length), 0.0) + run_folder.notes(window)["seconds"], 3)
-    return times
-
-
-def _record(run_folder: RunFolder, window: Window) -> Any:
-    record = run_folder.record(window)
-    assert record is not None, window
-    return record
-
-
-def _reasons(cut: Sequence[Window], run_folder: RunFolder) -> list[str]:
-    """Why parts of windows were left out, each reason once."""
-    return list(dict.fromkeys(why for window in cut for why in run_folder.notes(window)["skipped"]))
-
-
-def _unseen_sizes(settings: Settings) -> list[str]:
-    """Set sizes that a window is too short for."""
-    return [
-        f"length {length}: sets of {', '.join(str(n) for n in settings.sizes if n >= length)}, {NO_QUERY}"
-        for length in settings.lengths
-        if settings.sizes[-1] >= length
-    ]

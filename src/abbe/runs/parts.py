@@ -7,21 +7,20 @@ is the one loop over the work of a study; `runs.executors` decides which process
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from .._errors import AbbeError
 from .._files import CHECKED, check_owner, checked, read_json, write_json, write_whole
-from .executors import current
+from .._tensors import checksum
+from .executors import Has, Make, current
 
 T = TypeVar("T")
 Tensors = tuple[dict[str, Tensor], dict[str, Any]]  # with their notes
@@ -34,13 +33,9 @@ class Parts:
     """Finished parts of one run by name; without a folder they are kept in memory."""
 
     def __init__(
-        self,
-        folder: Path | None,
-        run: str,
-        say: Callable[[str], object] = lambda line: None,
-        identity: Mapping[str, Any] | None = None,
+        self, folder: Path | None, run: str, say: Callable[[str], object] | None = None, identity: Any = ()
     ) -> None:
-        self.folder, self.run, self.identity = folder, run, dict(identity or {})
+        self.folder, self.run, self.identity = folder, run, dict(identity)
         self.measured_again: list[str] = []  # a line per damaged part
         self._say = say
         self._spoilt: set[str] = set()
@@ -49,13 +44,7 @@ class Parts:
     def __contains__(self, name: str) -> bool:
         return self.json(name) is not None or self.tensors(name) is not None
 
-    def each(
-        self,
-        names: Iterable[str],
-        make: Callable[[str], object],
-        step: Callable[[str], object] = lambda name: None,
-        has: Callable[[str], bool] | None = None,
-    ) -> None:
+    def each(self, names: Iterable[str], make: Make, step: Make = lambda name: None, has: Has | None = None) -> None:
         """Make every missing part; afterwards all are there.
 
         Here, or on Ray's actors; a shard makes only its share, and then stops the study.
@@ -81,8 +70,7 @@ class Parts:
         """A part of JSON, made and kept if it is missing."""
         if self.json(name) is None:
             self.keep_json(name, make())
-        content = self.json(name)
-        assert content is not None
+        content: dict[str, Any] = self._known[name + JSON]
         return content
 
     def tensors(self, name: str) -> Tensors | None:
@@ -95,7 +83,7 @@ class Parts:
         self._known[name + TENSORS] = plain, facts["notes"]
         if self.folder is not None:
             # The checksum covers the facts, too: a part copied from another run is as bad as a damaged one.
-            block = json.dumps(facts | {"sha256": _checksum(plain, facts)})
+            block = json.dumps(facts | {"sha256": checksum(plain, facts)})
             # Not forced to the disk: a part lost in a power cut is measured again, and waiting costs more.
             write_whole(self._ready(name, TENSORS), save(plain, {CHECKED: block}), durable=False)
 
@@ -126,7 +114,8 @@ class Parts:
     def again(self, why: str) -> None:
         """Report that something is measured again."""
         self.measured_again.append(f"{why}; it is measured again")
-        self._say(self.measured_again[-1])
+        if self._say is not None:
+            self._say(self.measured_again[-1])
 
     def _ready(self, name: str, suffix: str) -> Path:
         """Where to write a part; a folder in its place is moved aside."""
@@ -162,16 +151,7 @@ def _read_tensors(path: Path, run: str, name: str) -> Tensors:
     if block is None:
         raise AbbeError(f"{path} has no checksum")
     facts: dict[str, Any] = json.loads(block)
-    if facts.pop("sha256") != _checksum(tensors, facts):
+    if facts.pop("sha256") != checksum(tensors, facts):
         raise AbbeError(f"{path} is damaged: its checksum is wrong")
     check_owner(path, facts, run, name)
     return tensors, facts["notes"]
-
-
-def _checksum(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> str:
-    """Of names, dtypes, shapes and bytes, sorted by name, and of the facts; independent of the file's layout."""
-    total = hashlib.sha256(json.dumps(facts).encode())
-    for key, tensor in sorted(tensors.items()):
-        total.update(json.dumps([key, str(tensor.dtype), list(tensor.shape)]).encode())
-        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return total.hexdigest()

@@ -13,10 +13,11 @@ import queue
 import socket
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,7 +30,7 @@ from .._files import is_unfinished, write_whole
 from .._locks import HOLDER, LOCK
 from ..models import Text, read_text
 from ..results import MANIFEST
-from .executors import Local, Make, using
+from .executors import Executor, Has, Local, Make, using
 from .study import engine
 
 AUTO = "auto"
@@ -45,12 +46,8 @@ Files = dict[str, bytes]  # by their path in the folder of the run
 
 
 def _files_in(folder: Path) -> dict[str, Path]:
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    return {
-        name: path
-        for name, path in paths.items()
-        if name != MANIFEST and path.name not in _OWN and not is_unfinished(path)
-    }
+    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in _OWN and not is_unfinished(path)]
+    return {path.relative_to(folder).as_posix(): path for path in paths if path != folder / MANIFEST}
 
 
 def _states_in(folder: Path) -> dict[str, tuple[int, int]]:
@@ -66,7 +63,7 @@ def _write(folder: Path, files: Mapping[str, bytes]) -> None:
         write_whole(path, content, durable=False)
 
 
-class Actor:
+class Actor(Executor):
     """A process that Ray starts: it runs the study in a thread, which waits for parts to make."""
 
     def __init__(self, study: str, arguments: Mapping[str, Any], here: str, threads: int) -> None:
@@ -75,13 +72,12 @@ class Actor:
         self._answers: queue.Queue[Files | BaseException] = queue.Queue()
         self._stage = -1
         self._pending: tuple[int, str] | None = None
-        self._call = study, dict(arguments), here, threads
-        threading.Thread(target=copy_context().run, args=(self._run,), daemon=True).start()
+        call = self._run, study, arguments, here, threads
+        threading.Thread(target=copy_context().run, args=call, daemon=True).start()
 
-    def _run(self) -> None:
+    def _run(self, study: str, arguments: Mapping[str, Any], here: str, threads: int) -> None:
         import torch
 
-        study, arguments, here, threads = self._call
         torch.set_num_threads(threads)
         try:
             function = _declared.studies()[study].load(study)
@@ -104,9 +100,7 @@ class Actor:
             raise answer if isinstance(answer, AbbeError) else AbbeError(f"{type(answer).__name__}: {answer}")
         return name, answer
 
-    def make(
-        self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
-    ) -> None:
+    def make(self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Has) -> None:
         """As the executor of the study: serve this stage until a part of a later one is wanted."""
         self._stage += 1
         while True:
@@ -121,41 +115,29 @@ class Actor:
             written = [key for key, state in _states_in(self._folder).items() if before.get(key) != state]
             self._answers.put({key: (self._folder / key).read_bytes() for key in written})
 
-    lock = LOCK  # of its own folder
-
     def finish(self) -> None:
         """Wait for ever: the driver ends the actor."""
         self._wanted.get()
 
-    def close(self) -> None:
-        return
-
 
 @dataclass
-class RayExecutor:
+class RayExecutor(Executor):
     """The driver's side of one study: its actors make the parts, and it writes them."""
 
     ray: Any
     study: str
     arguments: Mapping[str, Any]
     actors: int
-    options: Mapping[str, Any]
-    threads: int
-    lock: str = LOCK
+    options: Mapping[str, Any]  # cores and GPUs per actor, as Ray names them
     stage: int = field(default=-1, init=False)
     running: list[Any] = field(default_factory=list, init=False)  # actors that were started
     waiting: dict[Any, Any] = field(default_factory=dict, init=False)  # by the answer that Ray has placed one
 
-    def make(
-        self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Callable[[str], bool]
-    ) -> None:
-        if folder is None:
-            raise AbbeError("actors return their parts to a folder: give folder=...")
+    def make(self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Has) -> None:
         self.stage += 1
         missing = [name for name in names if not has(name)]
-        for name in names:
-            if name not in missing:
-                step(name)
+        for name in {*names} - {*missing}:
+            step(name)
         if not missing:
             return
         root = Path(self.arguments["folder"])
@@ -185,9 +167,6 @@ class RayExecutor:
         if lost:
             raise AbbeError(f"the actors returned no {lost[0]}: do they have the same versions of abbe and torch?")
 
-    def finish(self) -> None:
-        return
-
     def close(self) -> None:
         """End the actors; finished parts are in the folder."""
         for actor in self.running:
@@ -206,39 +185,29 @@ class RayExecutor:
         remote = self.ray.remote(**self.options, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Actor)
         sent = {key: value for key, value in self.arguments.items() if key not in ("folder", "progress")}
         for _ in range(actors - len(self.running)):
-            self.running.append(remote.remote(self.study, sent, os.getcwd(), self.threads))
+            self.running.append(remote.remote(self.study, sent, os.getcwd(), self.options["num_cpus"]))
             self.waiting[self.running[-1].ready.remote()] = self.running[-1]
 
 
-@dataclass(frozen=True)
-class RayEngine:
-    """The engine of studies called within `on_ray`."""
-
-    ray: Any
-    actors: int
-    threads: int
-    gpus: float
-
-    def executor(self, study: str, arguments: dict[str, Any]) -> RayExecutor:
-        """For one call of a study; its text is read here and sent, its model is loaded by every actor."""
-        if arguments.get("folder") is None:
-            raise AbbeError("actors return their parts to a folder: give folder=...")
-        if "text" in arguments and not isinstance(arguments["text"], Text | None):
-            arguments["text"] = read_text(arguments["text"])
-        for name in ("model", "tokenizer"):
-            value = arguments.get(name)
-            if value is not None and not isinstance(value, str | os.PathLike | list | tuple):
-                raise AbbeError(
-                    f"{name} cannot be sent to actors: every one loads its own copy, so give a name or a folder"
-                )
-        options = {"num_cpus": self.threads, "num_gpus": self.gpus}
-        return RayExecutor(self.ray, study, arguments, self.actors, options, self.threads)
+def _executor(ray: Any, actors: int, options: Mapping[str, Any], study: str, arguments: dict[str, Any]) -> RayExecutor:
+    """For one call of a study; its text is read here and sent, its model is loaded by every actor."""
+    if arguments.get("folder") is None:
+        raise AbbeError("actors return their parts to a folder: give folder=...")
+    if "text" in arguments and not isinstance(arguments["text"], Text | None):
+        arguments["text"] = read_text(arguments["text"])
+    for name in ("model", "tokenizer"):
+        value = arguments.get(name)
+        if value is not None and not isinstance(value, str | os.PathLike | list | tuple):
+            raise AbbeError(
+                f"{name} cannot be sent to actors: every one loads its own copy, so give a name or a folder"
+            )
+    return RayExecutor(ray, study, arguments, actors, options)
 
 
 @contextmanager
 def on_ray(
     address: str | None = None, *, actors: int | None = None, threads: int = 1, gpus: float | None = 0
-) -> Iterator[RayEngine]:
+) -> Iterator[None]:
     """Run the studies called within on actors of Ray, each with a copy of the model.
 
     The result is that of a single process. A dead actor is restarted; finished parts are in the run folder, from which
@@ -278,9 +247,10 @@ def on_ray(
                 f"Ray has {has}, too few for {actors or 1} actors of {threads} cores"
                 f"{f' and {gpus:g} GPUs' if gpus else ''} each: at most {most} fit"
             )
-        token = engine.set(RayEngine(ray, actors or max(1, now), threads, gpus))
+        options = {"num_cpus": threads, "num_gpus": gpus}
+        token = engine.set(partial(_executor, ray, actors or max(1, now), options))
         try:
-            yield engine.get()
+            yield
         finally:
             engine.reset(token)
 

@@ -35,9 +35,7 @@ _HERE = ("folder", "progress")  # these come from the call that merges
 
 Call = Mapping[str, Any]  # a study and its arguments, for JSON
 _call: ContextVar[Call | None] = ContextVar("call", default=None)
-Opener = Callable[[Path, Mapping[str, Any], Mapping[str, Any]], Result]
-_openers: dict[str, Opener] = {}  # by study
-engine: ContextVar[Any] = ContextVar("engine", default=None)  # of `on_ray`, if studies are called within
+engine: ContextVar[Any] = ContextVar("engine", default=None)  # makes executors, if called within `on_ray`
 
 
 def current_call() -> Call | None:
@@ -53,7 +51,6 @@ def study(
     named_by: str = "",
     shared: str = "yes",
     page: str = "",
-    opened: Opener | None = None,
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Declare a function as a study.
 
@@ -67,7 +64,6 @@ def study(
         named_by: the option that is part of the name of its default folder.
         shared: "no" if its work cannot be shared among shards and actors.
         page: "yes" to write the page along with the result wherever the packages for it are installed.
-        opened: reads a saved result, if its class cannot (`Result.opened`).
     """
 
     def declare(function: Callable[P, R]) -> Callable[P, R]:
@@ -86,19 +82,15 @@ def study(
             token = _call.set(_as_json(name, arguments))
             try:
                 _check_folder(folder, result.study)
-                with (
-                    closing(_executor(name, arguments)) as executor,
-                    using(executor),
-                    held(folder, executor.lock),
-                ):
+                on_ray = engine.get()
+                chosen = current() if on_ray is None else on_ray(name, arguments)
+                with closing(chosen) as executor, using(executor), held(folder, executor.lock):
                     made = _function(**arguments)
                     executor.finish()
                     return _saved(made, folder, page=extra == "all" or (page == "yes" and has("report")))
             finally:
                 _call.reset(token)
 
-        if opened is not None:
-            _openers[result.study] = opened
         if not function.__module__.startswith("abbe."):
             _declared.registered[name] = _declared.Declared(
                 name, result.__name__, function.__module__, command or name, extra, named_by, shared == "yes"
@@ -115,11 +107,6 @@ def _named(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, An
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             arguments |= arguments.pop(parameter.name, {})
     return arguments
-
-
-def _executor(study: str, arguments: dict[str, Any]) -> Any:
-    """A shard or Ray's actors, if the study is called within one; else this process."""
-    return current() if engine.get() is None else engine.get().executor(study, arguments)
 
 
 def _saved(result: R, folder: Path | None, page: bool) -> R:
@@ -166,16 +153,32 @@ def open(folder: str | os.PathLike[str]) -> Result:
     source = Path(folder).expanduser()
     manifest, stored = read_manifest(source)
     name = str(manifest.get("study"))
-    for declared in _declared.studies().values():  # imports the module of the study, which knows its result
+    # This imports the module of the study, which knows its result.
+    for declared in (*_declared.studies().values(), _declared.MONITOR):
         if name in (declared.command, declared.command.partition(" ")[0]):
             declared.load(declared.result)
     kind = Result.known.get(name)
     if kind is None:
         raise AbbeError(f"{source} is a folder of `abbe {name}`, which this version does not know")
     try:
-        return _openers.get(name, kind.opened)(source, manifest, stored)
+        return kind.opened(source, manifest, stored)
     except (KeyError, TypeError, ValueError) as error:
         raise AbbeError(f"{source} is incomplete ({error}): run the same command again with this folder") from None
+
+
+def list_results() -> dict[str, type[Result]]:
+    """The class of every study's result, which says what its tables and files hold.
+
+    Returns:
+        Classes by study.
+
+    Examples:
+        >>> abbe.studies.list_results()["capacity"].frame("curve").rows
+        'a loss that was evaluated'
+    """
+    declared = (*_declared.studies().values(), _declared.MONITOR)
+    kinds: list[type[Result]] = [study.load(study.result) for study in declared]
+    return {kind.study: kind for kind in kinds}
 
 
 def merge(folder: str | os.PathLike[str], progress: bool = True) -> Result:
@@ -231,7 +234,7 @@ def _as_json(name: str, arguments: Mapping[str, Any]) -> Call:
     for key, value in arguments.items():
         if key not in _HERE:
             try:
-                kept[key] = json.loads(json.dumps(_plain(value)))
+                kept[key] = json.loads(json.dumps(value, default=_plain))
             except (TypeError, ValueError):
                 absent.append(key)
     return {"study": name, "arguments": kept, "absent": absent, "here": os.getcwd()}
@@ -242,6 +245,4 @@ def _plain(value: Any) -> Any:
         return str(value).removeprefix("torch.")
     if isinstance(value, Text):
         return {"name": value.name, "content": value.content}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
     return os.fspath(value) if isinstance(value, os.PathLike) else plain(value)

@@ -97,13 +97,13 @@ def over_units(critical: Tensor) -> tuple[float | None, float | None]:
     return None if median == torch.inf else median, float((tested == torch.inf).double().mean())
 
 
-Columns = dict[str, np.ndarray]
 Record = dict[str, Tensor]  # "measure/part": (layer, head) or (layer, head, N), NaN for none
 Numbers = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]  # value, low, high, limit, control
 _DECAY = "decay"
 _DISTANCE = "distance/value"
 _PARTS = ("value", "limit", "control")
 _NUMBERS = ("value", "low", "high", "limit", "control")
+_TESTED = {name: SCHEMA[name] for name in ("measure", "n", "value", "low", "high")}  # columns of tests
 _PLACES = {info.name: place for place, info in enumerate(measures.list_measures())}
 
 
@@ -145,29 +145,24 @@ def table(model: str, records: Mapping[int, Sequence[Record]], settings: Setting
     parts += [_critical_rows(length, group, settings) for length, group in records.items()]
     parts += [_reading_rows(length, group, settings) for length, group in records.items() if settings.readings]
     parts += _decay_rows([record for group in records.values() for record in group], settings)
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    columns = {name: joined.get(name, np.full(len(joined["value"]), model, dtype=object)) for name in SCHEMA}
-    series = {
-        name: pl.Series(name, columns[name].tolist(), kind)
-        if kind == pl.String
-        else pl.Series(name, columns[name]).fill_nan(None).cast(kind)
-        for name, kind in SCHEMA.items()
-    }
-    return pl.DataFrame(series)
+    joined = pl.concat([pl.DataFrame(schema=SCHEMA), *parts], how="diagonal_relaxed").with_columns(
+        pl.col(*_NUMBERS).fill_nan(None), model=pl.lit(model)
+    )
+    return joined.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
-def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
+def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> list[pl.DataFrame]:
     measured = [key.removesuffix("/value") for key in records[0] if key.endswith("/value")]
     names = sorted(measured, key=lambda name: (_PLACES[name.partition("@")[0]], name))
     return [part for name in names for part in _rows_of_measure(name, length, records, settings)]
 
 
-def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[Columns]:
+def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[pl.DataFrame]:
     """A row per head, and one for all heads together, whose interval resamples windows with all their heads."""
     parts = {part: _over_windows(records, f"{name}/{part}") for part in _PARTS if f"{name}/{part}" in records[0]}
     rows = [_rows(name, length, _joined_windows(name, parts, settings), settings.sizes)]
     if not name.partition("@")[0].endswith("_p95"):  # a mean of quantiles is not a quantile
-        of_all = {part: _over_heads(name, x, parts["value"]) for part, x in parts.items()}
+        of_all = {part: _over(1, name, x.flatten(1, 2), parts["value"].flatten(1, 2)) for part, x in parts.items()}
         rows.append(_rows(name, length, _joined_windows(name, of_all, settings), settings.sizes, of_heads=False))
     return rows
 
@@ -176,10 +171,10 @@ def _over_windows(records: Sequence[Record], key: str) -> Tensor:
     return torch.stack([record[key] for record in records])
 
 
-def _over_heads(name: str, x: Tensor, values: Tensor) -> Tensor:
-    """(window, layer, head, ...) -> (window, ...); NaN where a head has a value but not this number."""
-    joined = _largest(x.flatten(1, 2), 1) if _is_largest(name) else x.flatten(1, 2).nanmean(1)
-    return torch.where((x.isnan() & ~values.isnan()).flatten(1, 2).any(1), torch.nan, joined)
+def _over(dim: int, name: str, x: Tensor, values: Tensor) -> Tensor:
+    """Mean over windows or heads, or maximum of a measure that is one; NaN where a value lacks this number."""
+    joined = _largest(x, dim) if _is_largest(name) else x.nanmean(dim)
+    return torch.where((x.isnan() & ~values.isnan()).any(dim), torch.nan, joined)
 
 
 def _joined_windows(name: str, parts: Mapping[str, Tensor], settings: Settings) -> Numbers:
@@ -189,9 +184,9 @@ def _joined_windows(name: str, parts: Mapping[str, Tensor], settings: Settings) 
         values, level=settings.level, resamples=settings.resamples, seed=settings.seed,
         statistic="max" if _is_largest(name) else "mean",
     )  # fmt: skip
-    value = _largest(values, 0) if _is_largest(name) else values.nanmean(0)
     control = parts["control"].nanmean(0) if "control" in parts else None
-    return value, low, high, _limit(name, values, parts.get("limit")), control
+    limit = _over(0, name, parts["limit"], values) if "limit" in parts else None
+    return _over(0, name, values, values), low, high, limit, control
 
 
 def _is_largest(name: str) -> bool:
@@ -204,44 +199,30 @@ def _largest(values: Tensor, dim: int) -> Tensor:
     return torch.where(largest == -torch.inf, torch.nan, largest)
 
 
-def _limit(name: str, values: Tensor, limits: Tensor | None) -> Tensor | None:
-    """The limit of the windows' values; none where a window has a value without a limit."""
-    if limits is None:
-        return None
-    unlimited = (limits.isnan() & ~values.isnan()).any(0)
-    joined = _largest(limits, 0) if _is_largest(name) else limits.nanmean(0)
-    return torch.where(unlimited, torch.nan, joined)
-
-
-def _rows(name: str, length: int | None, numbers: Numbers, grid: Sequence[int], of_heads: bool = True) -> Columns:
+def _rows(name: str, length: int | None, numbers: Numbers, grid: Sequence[int], of_heads: bool = True) -> pl.DataFrame:
     """Rows for (layer, head) or (layer, head, N) numbers, without layer and head unless they are `of_heads`."""
     value = numbers[0]
     places = np.indices(value.shape).reshape(value.dim(), value.numel())
-    layers, heads, sizes = (*places[:2], places[2:]) if of_heads else (None, None, places)
-    columns = {
-        "layer": layers,
-        "head": heads,
-        "length": None if length is None else np.full(value.numel(), length),
-        "n": np.asarray(grid)[sizes[0]] if len(sizes) else None,
-        **{key: None if x is None else x.reshape(-1).numpy() for key, x in zip(_NUMBERS, numbers, strict=True)},
-    }
-    return _columns([name] * value.numel(), columns, ~np.isnan(columns["value"]))
+    columns = dict(zip(("layer", "head", "n") if of_heads else ("n",), places, strict=False))
+    if "n" in columns:
+        columns["n"] = np.asarray(grid)[columns["n"]]
+    columns |= {key: x.reshape(-1).numpy() for key, x in zip(_NUMBERS, numbers, strict=True) if x is not None}
+    named = {"measure": pl.lit(name), "length": pl.lit(length, pl.Int32)}
+    return pl.DataFrame(columns).filter(pl.col("value").is_not_nan()).with_columns(**named)
 
 
-def _columns(names: Sequence[str], numbers: Mapping[str, Any], chosen: Any = slice(None)) -> Columns:
-    """Columns of one length, all floats except the names; NaN for an empty column."""
-    nothing = np.full(len(names), np.nan)
-    columns = {key: (nothing if x is None else np.asarray(x, dtype=np.float64))[chosen] for key, x in numbers.items()}
-    return columns | {"measure": np.asarray(names, dtype=object)[chosen]}
+def _tested(length: int, rows: Sequence[Sequence[Any]]) -> pl.DataFrame:
+    """Rows of `_TESTED` for all heads together."""
+    return pl.DataFrame(rows, _TESTED, orient="row").with_columns(length=pl.lit(length, pl.Int32))
 
 
-def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
+def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -> pl.DataFrame:
     """The test of the heads' distances against those of random sets for every N, and where it first fails to reject."""
     means = {part: _over_windows(records, f"distance/{part}") for part in ("value", "control")}
     usable = [i for i in range(len(settings.sizes)) if not bool(means["value"][..., i].nanmean(0).isnan().all())]
     grid = [settings.sizes[i] for i in usable]
     if not grid:
-        return _columns([], dict.fromkeys(("layer", "head", "length", "n", *_NUMBERS)))
+        return _tested(length, [])
     samples = {part: _by_size(x.nanmean(0)[..., usable]) for part, x in means.items()}
     test = measures.critical_n(samples["value"], samples["control"], grid, LEVELS)
     # A tenth of the resamples: each one repeats the tests of all N.
@@ -258,22 +239,17 @@ def _critical_rows(length: int, records: Sequence[Record], settings: Settings) -
         (f"critical_n@{level:g}", None, test.critical[level], [one.critical[level] for one in again])
         for level in LEVELS
     ]
-    names, sizes, values, resampled = zip(*rows, strict=True)
-    low, high = zip(*(_ends(one, settings, len(records)) for one in resampled), strict=True)
-    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "limit", "control"))
-    numbers |= {"length": [length] * len(rows), "n": sizes, "value": values, "low": low, "high": high}
-    return _columns(names, numbers)
+    return _tested(length, [(*row, *_ends(resampled, settings, len(records))) for *row, resampled in rows])
 
 
-def _reading_rows(length: int, records: Sequence[Record], settings: Settings) -> Columns:
+def _reading_rows(length: int, records: Sequence[Record], settings: Settings) -> pl.DataFrame:
     """Critical N under every reading: the median over tests, and the share of tests that reject at every N.
 
     Sets of at most half the keys. Head means have a single test.
     """
     usable = [i for i, n in enumerate(settings.sizes) if 2 * n <= length]
     grid = [settings.sizes[i] for i in usable]
-    names: list[str] = []
-    values: list[float | None] = []
+    rows = []
     for (expected, key), level in itertools.product(EXPECTED.items(), LEVELS):
         units = {
             test: torch.cat([record[units_key(expected, test, level)] for record in records]) for test in TESTS[1:]
@@ -282,10 +258,10 @@ def _reading_rows(length: int, records: Sequence[Record], settings: Settings) ->
         critical = measures.critical_n(true, other, grid, (level,)).critical[level] if grid else math.nan
         units[TESTS[0]] = torch.tensor([math.inf if critical is None else critical], dtype=torch.float64)
         for test in TESTS:
-            names += [critical_name(level, expected, test), rejecting_name(level, expected, test)]
-            values += over_units(units[test])
-    numbers: dict[str, Any] = dict.fromkeys(("layer", "head", "n", "low", "high", "limit", "control"))
-    return _columns(names, numbers | {"length": [length] * len(names), "value": values})
+            median, share = over_units(units[test])
+            rows.append((critical_name(level, expected, test), None, median, None, None))
+            rows.append((rejecting_name(level, expected, test), None, share, None, None))
+    return _tested(length, rows)
 
 
 def _by_size(means: Tensor) -> Tensor:
@@ -303,7 +279,7 @@ def _ends(values: Sequence[float | None], settings: Settings, windows: int) -> t
     return float(low), float(high)
 
 
-def _decay_rows(records: Sequence[Record], settings: Settings) -> list[Columns]:
+def _decay_rows(records: Sequence[Record], settings: Settings) -> list[pl.DataFrame]:
     """The slope over all windows of all lengths: per head, and their mean."""
     keys = [key for key in records[0] if key.startswith(f"{_DECAY}/")]
     sums = {key.removeprefix(f"{_DECAY}/"): _over_windows(records, key) for key in keys}

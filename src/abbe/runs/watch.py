@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from rich.console import Console
@@ -21,29 +21,20 @@ class Watch:
 
     def __init__(self, console: Console, total: int | None) -> None:
         self._console = console
-        self._planned = self._silent = total is not None
+        self._planned = self.silent = total is not None  # lines of parts are dropped: the study says them once
         self.part = ""  # named in front of every step
 
     def announce(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        """Print a line, unless parts share a bar."""
-        if not self._silent:
+        """Print a line, unless it is that of a part."""
+        if not self.silent:
             self.announce(line)
 
     def say_checked(self, model: str, error: float, allowed: float) -> None:
         limit = f"{allowed:.2g}" if allowed > 0.01 else f"{allowed:.0e}".replace("e-0", "e-")
         self.say(f"{model}: self-check error {error:.1e} (allowed {limit})")
-
-    @contextmanager
-    def within_a_study(self) -> Iterator[None]:
-        """For a part that is itself a run: its lines are dropped, since check and cost are those of the whole study."""
-        before, self._silent = self._silent, True
-        try:
-            yield
-        finally:
-            self._silent = before
 
     def expect(self, steps: int) -> None:
         """Announce the steps of one part."""
@@ -113,17 +104,35 @@ class _Lines(Watch):
         line = f"abbe: {about(self._clock() - self._started)}: "
         if not self._total:
             return line + (what or "starting")
-        line += f"{self._done} of {self._total} done" + (f" ({what})" if what else "")
         left = self._total - self._done
-        if self._timed and left > 0:
-            line += f", about {about(left * self._seconds / self._timed)} left"
-        return line
+        line += f"{self._done} of {self._total} done" + (f" ({what})" if what else "")
+        time_left = f", about {about(left * self._seconds / self._timed)} left" if self._timed and left > 0 else ""
+        return line + time_left
 
     def _tell(self, every: float) -> None:
         while not self._over.wait(every):
             with suppress(OSError, ValueError):  # the reader is gone: the study continues
                 # Not through the console, which ends the program if the pipe is closed.
                 print(self.line(), file=self._console.file, flush=True)
+
+
+class Stages:
+    """Progress through stages whose work is only estimated: each moves the bar by what was announced for it."""
+
+    def __init__(self, watch: Watch, steps: Mapping[str, int]) -> None:
+        self._watch, self._left = watch, dict(steps)
+        watch.expect(sum(steps.values()))
+
+    def step(self, stage: str, what: str) -> None:
+        """A step of a stage; those beyond what was announced do not count."""
+        if self._left[stage] > 0:
+            self._left[stage] -= 1
+            self._watch.step(what)
+
+    def end(self, stage: str) -> None:
+        """The stage is over, or was done by an earlier call."""
+        while self._left[stage] > 0:
+            self.step(stage, stage)
 
 
 @contextmanager

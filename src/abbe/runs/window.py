@@ -16,8 +16,7 @@ from torch.nn.functional import normalize
 from .. import measures, normalizers
 from .._attention.engine import beside_sink
 from .._errors import AbbeError
-from .._float64 import where_double
-from .._seeding import generator_named
+from .._tensors import generator_named, where_double
 from ..measures import BlockNumbers, Reading, Rows, Sets, State
 from ..models import AttentionCall, LoadedModel, Tap, Window, input_device, self_check_tolerance, shape_of
 from ..normalizers import Normalizer
@@ -131,7 +130,9 @@ class WindowReader(PassReader):
         self.expected: dict[str, Tensor] = {}  # keys that attention patterns predict for the window
         self._start()
         tap.listen(self._read)
-        _keep_freed_memory()
+        # glibc keeps a freed block for reuse if one as large was freed before; else it returns the block to the system.
+        # Every layer frees blocks of a few megabytes: returning and requesting them again costs a tenth of the time.
+        torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that glibc learns from
 
     def _start(self) -> None:
         self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
@@ -167,15 +168,19 @@ class WindowReader(PassReader):
         if length not in self.positions:
             self.positions[length] = query_positions(length, self.settings, self.window)
         positions = self.positions[length]
-        chance = seeded(self.settings, self.window, f"random sets of layer {number}")
-        directions = seeded(self.settings, self.window, f"directions of layer {number}")
-        steps = seeded(self.settings, self.window, f"steps of layer {number}")
+        chance, directions, steps = (
+            seeded(self.settings, self.window, f"{use} of layer {number}")
+            for use in ("random sets", "directions", "steps")
+        )
+        swapped = None if self.settings.normalizer is None else self.normalizer
+        if swapped is not None and call.sink is not None:
+            self.skipped[f"learned sinks: {self.normalizer} replaces softmax together with its sink"] = None
         keyed = is_over(call, len(tokens))
         step = rows_at_once(call.query.shape[1], call.key.shape[-2])
         states: dict[Vectors, State] = {kind: {} for kind in vectors}
         for start in range(0, len(positions), step):
             block = positions[start : start + step]
-            rows = self._rows(call, block, next(iter(vectors.values())))
+            rows = rows_of_call(call, block, next(iter(vectors.values())), swapped)
             sets = measures.choose_sets(rows, self.settings.sizes, chance)
             numbers = measures.block_numbers(
                 rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block,
@@ -229,21 +234,6 @@ class WindowReader(PassReader):
                 self.distances[kind].add(distance, formula["expected_distance_low"])
                 readings |= formula
             states[kind] = measures.update(states[kind], readings)
-
-    def _rows(self, call: AttentionCall, queries: Tensor, vectors: Tensor) -> Rows:
-        if self.settings.normalizer is None:
-            return rows_of_call(call, queries, vectors)
-        if call.sink is not None:
-            self.skipped[f"learned sinks: {self.normalizer} replaces softmax together with its sink"] = None
-        return rows_of_call(call, queries, vectors, self.normalizer)
-
-
-def _keep_freed_memory() -> None:
-    """glibc keeps a freed block for reuse if one as large was freed before; else it returns the block to the system.
-
-    Every layer frees blocks of a few megabytes: returning and requesting them again costs a tenth of the time.
-    """
-    torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that glibc learns from
 
 
 def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normalizer: Normalizer | None = None) -> Rows:

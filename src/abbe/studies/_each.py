@@ -6,41 +6,53 @@ import glob
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import quote
 
 import polars as pl
+from markupsafe import Markup
 from rich.console import Console
 
 from .._errors import AbbeError
 from .._files import CannotWrite, read_json, write_json
 from ..models import PULLABLE
-from ..results import Result, as_parquet, read_manifest, read_table
+from ..results import Result, read_manifest
 from ..runs.executors import Local, current
 from ..runs.inputs import as_folder
 from ..runs.measuring import study_facts
 from ..runs.study import study
 from ..runs.watch import Watch
-from ..words.numbers import many
-from ._report.study import opened_report, report
+from ..views import TextTable, View
+from ..views.text import plain
+from ..words import numbers as words
+from ..words.frames import column, frame
+from ..words.manifest import part_of, without_folder
+from ..words.numbers import many, with_interval
+from ._report.study import Report, report
 
-TABLE = "models.parquet"
-NUMBERS = ("effective_tokens", "separability", "critical_n", "decay", "sensitivity")
-_OF_NUMBERS = {f"{name}{end}": pl.Float64 for name in NUMBERS for end in ("", "_low", "_high")}
-SCHEMA: dict[str, Any] = {
-    "model": pl.String, "folder": pl.String, "grade": pl.String, "answer": pl.String, **_OF_NUMBERS,
-    "seconds": pl.Float64, "skipped": pl.String,
-}  # fmt: skip
-_NAMES = ("embedded", *PULLABLE)
-
+if TYPE_CHECKING:
+    from ..views.charts import Spec
+    from ..views.theme import ThemeName
 
 _FAILED = "failed"  # folder with the reasons why models could not be measured
+_ANSWERED = pl.col("answer").is_not_null()
+_NUMBERS = (
+    column("effective_tokens", float, "of a query, at the largest length", interval=True),
+    column("separability", float, "of 20 tokens", share=True, interval=True),
+    column("critical_n", float, "first size at which selection looks random; null if every size differs",
+           label="critical N", interval=True),
+    column("decay", float, "exponent with which the largest weight fades", label="decay exponent", interval=True),
+    column("sensitivity", float, "worst sensitivity", label="worst sensitivity", interval=True),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
-class Reports(Result):
+class Reports(Result, study="report --each", page="index.html"):
     """The result of `report_each`.
 
     Attributes:
@@ -49,28 +61,93 @@ class Reports(Result):
         manifest: as for every study; `models` lists the requested models.
     """
 
-    table: pl.DataFrame
-    manifest: Mapping[str, Any]
+    files: ClassVar[Mapping[str, str]] = {
+        "MODEL/": "the report of each model, itself a run folder",
+        "failed/": "why models could not be measured",
+    }
 
-    study: ClassVar[str] = "report --each"
-    page: ClassVar[str] = "index.html"
+    table: pl.DataFrame = frame(
+        "a model",
+        column("model", str, "name of the model"),
+        column("folder", str, "of its report, within this one"),
+        column("grade", str, "good, look or bad"),
+        column("answer", str, "the first sentence of its report"),
+        *_NUMBERS,
+        column("seconds", float, "its report took"),
+        column("skipped", str, "why there is no report"),
+        file="models.parquet",
+    )
+    manifest: Mapping[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        answered = self.table["answer"].drop_nulls().len()
+        answered = self.table.filter(_ANSWERED).height
         return f"Reports({many(self.table.height, 'model')}, {answered} measured: {', '.join(self.table['model'])})"
 
-    def as_json(self) -> dict[str, Any]:
-        return {"table": self.table.to_dicts(), "manifest": dict(self.manifest)}
+    @classmethod
+    def _summary(cls) -> str:
+        return ""  # all is in the table
 
-    def _files(self) -> dict[str, bytes | str]:
-        return {TABLE: as_parquet(self.table)}
+    def view(self) -> View:
+        """The answer per model, then its key numbers with intervals; on the page every name links to its report."""
+        rows = self.table.filter(_ANSWERED).to_dicts()
+        names = [str(row["folder"]) for row in rows]
+        links = [Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(name), name) for name in names]
+        answers = [(name, str(row["answer"])) for name, row in zip(names, rows, strict=True)]
+        numbers = [(name, *_numbers(row, ends=False)) for name, row in zip(names, rows, strict=True)]
+        whole = [(link, *_numbers(row), row["answer"]) for link, row in zip(links, rows, strict=True)]
+        titles, terse = ("model", *(number.label for number in _NUMBERS)), ("terminal", "card")
+        note = "Means over all heads at the largest length"
+        of = "" if len(rows) == len(self.table) else f" of {len(self.table)}"
+        question = f"How selective is the attention of {len(rows)}{of} {'model' if len(self.table) == 1 else 'models'}?"
+        return View(
+            study=self.study,
+            question=question,
+            about=["Every model has its own report, in a folder next to the index page."],
+            tables=[
+                TextTable("Answers", ("model", "answer"), answers, on=terse, left=("answer",)),
+                TextTable(
+                    "Numbers", titles, numbers, f"{note}; intervals are on the page.", on=terse, whole=titles[2:4]
+                ),
+                TextTable("Models", (*titles, "answer"), whole, f"{note}, with their intervals.", on=("page",)),
+            ],
+            charts=lambda theme: {"models": self._chart(question, theme)},
+            manifest=self.manifest,
+        )
+
+    def _chart(self, question: str, theme: ThemeName) -> Spec:
+        """A panel per number, a point per model in the given order, with its interval."""
+        import altair as alt  # of an extra, as all charts
+
+        from ..views import charts
+        from ..views.theme import THEMES
+
+        rows = [row | {"model": plain(str(row["folder"]))} for row in charts.rows_of(self.table.filter(_ANSWERED))]
+        x = alt.X("model:N", title=None, sort=[row["model"] for row in rows], axis=alt.Axis(labelLimit=110))
+        panels, colour = [], THEMES[theme].selected
+        for number in _NUMBERS:
+            name, low, high = number.names
+            if present := [row for row in rows if row[name] is not None]:
+                y = charts.linear_axis(name, number.label, charts.numbers(present, name, low, high))
+                tips = [charts.tip("model", kind="N"), charts.tip(name, number.label), *map(charts.tip, (low, high))]
+                chart = charts.source(present).encode(x=x)
+                bars = chart.mark_rule(color=colour, strokeWidth=1.5)
+                line = chart.mark_line(color=colour, strokeWidth=1, opacity=0.5).encode(y=y)
+                points = chart.mark_point(color=colour, filled=True, size=45, opacity=1).encode(y=y, tooltip=tips)
+                bars = bars.encode(y=charts.renamed(y, low), y2=alt.Y2(f"{high}:Q"))
+                panels.append(charts.panel([bars, line, points], number.label))
+        about = ["means over all heads at the largest length; bars: intervals from resampling windows"]
+        return charts.finished(panels, question, about, theme, columns=3, independent=["x", "y"])
 
 
-def opened_reports(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reports:
-    return Reports(read_table(folder / TABLE, stored, SCHEMA), manifest)
+def _numbers(row: Mapping[str, Any], ends: bool = True) -> Iterator[str]:
+    """Every number as text, with its interval."""
+    for number in _NUMBERS:
+        value, low, high = (row[name] for name in number.names)
+        show = (lambda share: f"{100 * share:.0f} %") if number.share else (lambda value: words.number(value, 3))
+        yield "–" if value is None else with_interval(value, low if ends else None, high, show)
 
 
-@study(Reports, extra="all", command="report --each", opened=opened_reports)
+@study(Reports, extra="all", command="report --each")
 def report_each(
     models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     text: Any = None,
@@ -104,30 +181,35 @@ def report_each(
     root = as_folder(folder)
     assert root is not None
     started = time.perf_counter()
-    reasons = _measured(places, root, text, options, progress)
-    rows = [_row(model, name, root, reasons.get(name)) for name, model in places.items()]
+    _measure(places, root, text, options, progress)
+    rows = [_row(model, root / name, root / _FAILED / f"{name}.json") for name, model in places.items()]
     if not any(row["answer"] for row in rows):
         raise AbbeError(f"no model could be measured; the first one: {rows[0]['skipped']}")
-    return Reports(pl.DataFrame(rows, schema=SCHEMA), _manifest(rows, options, time.perf_counter() - started))
+    settings = {name: x if isinstance(x, str | int | float | None) else str(x) for name, x in options.items()}
+    manifest = study_facts(Reports.study, settings) | {
+        "model": {"name": f"{len(rows)} models"},
+        "models": [row["model"] for row in rows],
+        "text": {},
+        "self_check": {},
+        "skipped": [f"{row['model']}: {row['skipped']}" for row in rows if row["skipped"]],
+        "seconds": {"total": round(time.perf_counter() - started, 3)},
+        "finished": True,
+    }
+    return Reports(Reports.frame().of(rows), manifest)
 
 
 def _listed(models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
     """In the given order; matches of a pattern by name, numbers by value, so that step 900 comes before step 1000."""
-    if isinstance(models, str | os.PathLike):
-        pattern = os.fspath(models)
-        matching = [path for path in glob.glob(os.path.expanduser(pattern), recursive=True) if _is_model(Path(path))]
-        listed = sorted(matching, key=_by_number) or ([pattern] if pattern in _NAMES else [])
-        if not listed:
-            raise AbbeError(f"no folder with config.json and no .gguf file matches {pattern!r}")
-        return listed
-    listed = [os.fspath(model) for model in models]
-    if not listed:
-        raise AbbeError("models is empty: give names or folders, or a pattern such as 'checkpoints/*'")
-    return listed
-
-
-def _is_model(path: Path) -> bool:
-    return path.suffix == ".gguf" or (path / "config.json").is_file()
+    if not isinstance(models, str | os.PathLike):
+        if not models:
+            raise AbbeError("models is empty: give names or folders, or a pattern such as 'checkpoints/*'")
+        return [os.fspath(model) for model in models]
+    pattern = os.fspath(models)
+    found = glob.glob(os.path.expanduser(pattern), recursive=True)
+    listed = [path for path in found if path.endswith(".gguf") or Path(path, "config.json").is_file()]
+    if not listed and pattern not in ("embedded", *PULLABLE):
+        raise AbbeError(f"no folder with config.json and no .gguf file matches {pattern!r}")
+    return sorted(listed, key=_by_number) or [pattern]
 
 
 def _by_number(name: str) -> list[Any]:
@@ -139,34 +221,25 @@ def _folders(models: Sequence[str]) -> dict[str, str]:
     paths = [Path(os.path.abspath(model)).parts if os.path.exists(model) else (model,) for model in models]
     names = [""] * len(paths)
     for length in range(1, max(map(len, paths)) + 1):
-        names = [_as_name("-".join(path[-length:])) for path in paths]
+        names = [re.sub(r"[^\w.-]", "-", "-".join(path[-length:])).strip(".-") or "model" for path in paths]
         if len(set(names)) == len(set(paths)):
             break
     folders: dict[str, str] = {}
-    for name, model in zip(names, models, strict=True):
-        place, again = name, 2  # for the same model twice, or names that differ only in odd characters
-        while place in folders:
-            place, again = f"{name}-{again}", again + 1
-        folders[place] = model
+    for name, model in zip(names, models, strict=True):  # numbered: the same model twice, or names that differ in signs
+        again = (f"{name}-{number}" for number in count(2))
+        folders[name if name not in folders else next(free for free in again if free not in folders)] = model
     return folders
 
 
-def _as_name(path: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in ".-_" else "-" for letter in path).strip(".-") or "model"
-
-
-def _measured(
-    places: Mapping[str, str], root: Path, text: Any, options: Mapping[str, Any], progress: bool
-) -> dict[str, str]:
-    """Make the reports; returns why there is none, by folder."""
-    local = isinstance(current(), Local)
+def _measure(places: Mapping[str, str], root: Path, text: Any, options: Mapping[str, Any], progress: bool) -> None:
+    """Make the reports; the reason why there is none is kept as a file."""
     asked: set[str] = set()
-    failures = {name: root / _FAILED / f"{name}.json" for name in places}
     watch = Watch(Console(stderr=True, quiet=not progress), None)  # lines only: every report has its own bar
 
     def make(name: str) -> None:
         asked.add(name)
-        failures[name].unlink(missing_ok=True)
+        failure = root / _FAILED / f"{name}.json"
+        failure.unlink(missing_ok=True)
         watch.announce(f"{list(places).index(name) + 1} of {len(places)}: {places[name]}")
         try:
             report(places[name], text, **options, folder=root / name, progress=progress)
@@ -175,47 +248,27 @@ def _measured(
         except Exception as error:  # such as no memory on a device: the others continue
             line = " ".join(str(error).split())
             why = line if isinstance(error, AbbeError) else f"{type(error).__name__}: {line}"
-            failures[name].parent.mkdir(exist_ok=True)
-            write_json(failures[name], {"why": why})
+            failure.parent.mkdir(exist_ok=True)
+            write_json(failure, {"why": why})
             watch.announce(f"left out: {why}")
 
     def has(name: str) -> bool:
         """Made now, or by another process; a report of an earlier call is asked again, which checks its settings."""
-        return name in asked or (not local and (failures[name].exists() or _is_finished(root / name)))
-
-    current().make(root, list(places), make, lambda name: None, has)
-    return {name: read_json(path)["why"] for name, path in failures.items() if path.exists()}
-
-
-def _is_finished(folder: Path) -> bool:
-    try:
-        return bool(read_manifest(folder)[0]["finished"])
-    except AbbeError:
+        if name in asked or isinstance(current(), Local):
+            return name in asked
+        with suppress(AbbeError):
+            return (root / _FAILED / f"{name}.json").exists() or bool(read_manifest(root / name)[0]["finished"])
         return False
 
+    current().make(root, list(places), make, lambda name: None, has)
 
-def _row(model: str, name: str, root: Path, reason: str | None) -> dict[str, Any]:
-    row = dict.fromkeys(SCHEMA) | {"model": model}
-    if reason is not None:
-        return row | {"skipped": reason}
-    opened = opened_report(root / name, *read_manifest(root / name))
-    for number_name, number in zip(NUMBERS, opened.numbers, strict=True):
-        row |= {number_name: number.value, f"{number_name}_low": number.low, f"{number_name}_high": number.high}
-    seconds = (opened.manifest.get("seconds") or {}).get("total")
+
+def _row(model: str, folder: Path, failure: Path) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(Reports.frame().schema) | {"model": without_folder(model)}
+    if failure.exists():
+        return row | {"skipped": read_json(failure)["why"]}
+    opened = Report.opened(folder, *read_manifest(folder))
+    for number, key in zip(_NUMBERS, opened.numbers, strict=True):
+        row |= dict(zip(number.names, (key.value, key.low, key.high), strict=True))
     answer = {"grade": opened.answer.grade, "answer": opened.answer.sentence}
-    return row | answer | {"folder": name, "seconds": seconds}
-
-
-def _manifest(rows: Sequence[Mapping[str, Any]], options: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    settings = {
-        name: value if isinstance(value, str | int | float | None) else str(value) for name, value in options.items()
-    }
-    return study_facts(Reports.study, settings) | {
-        "model": {"name": f"{len(rows)} models"},
-        "models": [row["model"] for row in rows],
-        "text": {},
-        "self_check": {},
-        "skipped": [f"{row['model']}: {row['skipped']}" for row in rows if row["skipped"]],
-        "seconds": {"total": round(seconds, 3)},
-        "finished": True,
-    }
+    return row | answer | {"folder": folder.name, "seconds": part_of(opened.manifest, "seconds").get("total")}

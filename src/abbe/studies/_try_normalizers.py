@@ -74,20 +74,13 @@ def _try(instance: Normalizer, logits: tuple[float, ...]) -> NormalizerTrial:
     weights = of_heads[0]
     if not bool((of_heads == weights).all()):
         raise AbbeError(f"{instance.spec} has heads of different values: try them one at a time, without heads=")
+    given = {option.name: instance._given[option.name] for option in instance.options}
+    plain = {
+        name: value if value is None or isinstance(value, bool | int | float | str) else str(value)
+        for name, value in given.items()
+    }
     return NormalizerTrial(
-        spec=instance.spec,
-        name=instance.name,
-        meaning=instance.meaning,
-        parameters={option.name: _plain(instance._given[option.name]) for option in instance.options},
-        logits=logits,
-        weights=tuple(weights.tolist()),
-        zeros=int((weights == 0).sum()),
-        row_sum=float(weights.sum()),
-        lipschitz=float(instance.lipschitz(len(logits))),
-        continuous=instance.continuous,
-        paper=instance.paper,
-    )
-
-
-def _plain(value: Any) -> Any:
-    return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)
+        spec=instance.spec, name=instance.name, meaning=instance.meaning, parameters=plain, logits=logits,
+        weights=tuple(weights.tolist()), zeros=int((weights == 0).sum()), row_sum=float(weights.sum()),
+        lipschitz=float(instance.lipschitz(len(logits))), continuous=instance.continuous, paper=instance.paper,
+    )  # fmt: skip

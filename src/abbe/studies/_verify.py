@@ -1,22 +1,30 @@
-"""Try every statement of the theory: random draws, then a search for the worst point by gradient ascent."""
+"""Try every statement of the theory: random draws, then a search for the worst point; and what people see of it."""
 
 from __future__ import annotations
 
 import difflib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from rich.console import RenderableType
+from rich.text import Text
 from torch import Tensor
 
 from .._arguments import whole
 from .._errors import AbbeError
 from ..bounds import Point, Statement, catalogue
 from ..runs.settings import checked_seed
+from ..views.text import new_table
+from ..views.theme import THEMES, Theme, ThemeName
+from ..views.view import View
+from ..words.finding import Answer
+from ..words.numbers import percent
 
-STARTS = 16
-STEPS = 80
+STARTS = 16  # of a search, from the worst draws
+STEPS = 80  # of each, at 2,000 draws
 _MOST_TRIALS = 1_000_000  # those of one statement are held in memory together
 _CLEARLY = 1e-6  # a counterexample must break its statement by this much, not by rounding
 
@@ -56,14 +64,82 @@ class Verdict:
     counterexample: str
     seconds: float
 
+    @property
+    def words(self) -> str:
+        """The verdict in words."""
+        if not self.holds:
+            return "REFUTED"
+        if self.status == "approximation":
+            # The ratio allows for the error of a simulation: at most 1 means that no difference can be seen.
+            return "holds" if self.worst <= 1 else f"holds, within {percent(self.worst - 1)}"
+        if not self.tight:
+            return "holds"
+        return "holds, tight" if self.worst > 0.9995 else f"holds, tight to {self.worst:.3g}"
+
+
+class Verdicts(list[Verdict]):
+    """The verdicts of one verification: a list, which `abbe.views.terminal` and `abbe.views.figures` show.
+
+    Args:
+        verdicts: on each statement.
+        trials: random draws per statement.
+        seed: of the draws.
+
+    Examples:
+        >>> abbe.verify(["top-mass", "theorem-1-root"], trials=100).summary
+        '1 holds, 1 refuted, all as the catalogue says.'
+    """
+
+    def __init__(self, verdicts: Iterable[Verdict], trials: int, seed: int) -> None:
+        super().__init__(verdicts)
+        self.trials, self.seed = trials, seed
+
+    @property
+    def summary(self) -> str:
+        """One line: how many hold, how many are refuted, and every statement whose verdict was not expected."""
+        holding = sum(verdict.holds for verdict in self)
+        surprises = [verdict.name for verdict in self if not verdict.expected]
+        counts = f"{holding} {'holds' if holding == 1 else 'hold'}, {len(self) - holding} refuted"
+        if not surprises:
+            return f"{counts}, all as the catalogue says."
+        return f"{counts}. NOT as expected: {', '.join(surprises)}."
+
+    def view(self) -> View:
+        """The summary, every statement with its ratios, every refuted one with its counterexample, and the chart."""
+        grade = "good" if all(verdict.expected for verdict in self) else "bad"
+        return View(
+            study="verify", question="What can be proved about attention", more=_lines(self),
+            about=[f"{self.trials:,} draws per statement, seed {self.seed}"],
+            answer=Answer(grade, self.summary, "every verdict is as the catalogue says"),
+            charts=lambda theme: {"verify": verify_chart(self, theme)},
+        )  # fmt: skip
+
+    def to_html(self) -> str:
+        """One offline page: the summary, how tight every bound is, a table per section.
+
+        Returns:
+            HTML that loads nothing. A ratio of 1 means that a bound is tight, more that it is false.
+        """
+        # These need the extra `report`.
+        from markupsafe import Markup
+
+        from ..views.drawing import svg
+        from ..views.html import render
+
+        charts = {theme: Markup(svg(verify_chart(self, theme))) for theme in THEMES}
+        return render("verify.html.jinja", verdicts=self, sections=_sections(self), charts=charts)
+
 
 def verify(
-    names: str | Iterable[str] = (), trials: int = 2000, seed: int = 0, progress: Callable[[str], None] | None = None
-) -> list[Verdict]:
+    names: str | Iterable[str | Statement] = (),
+    trials: int = 2000,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> Verdicts:
     """Do the statements of the theory hold? Random draws, then a search for the worst point by gradient ascent.
 
     Args:
-        names: of statements, one or several; all by default (`abbe.bounds.catalogue`).
+        names: of statements, one or several, or statements of your own; all of `abbe.bounds.catalogue` by default.
         trials: random draws of each, about, >= 1.
         seed: of the draws.
         progress: called with the name of each statement that was tried.
@@ -89,17 +165,17 @@ def verify(
                 progress(statement.name)
     finally:
         torch.set_num_threads(threads)
-    return verdicts
+    return Verdicts(verdicts, trials, seed)
 
 
-def _chosen(names: tuple[str, ...]) -> list[Statement]:
+def _chosen(names: tuple[str | Statement, ...]) -> list[Statement]:
     known = {statement.name: statement for statement in catalogue()}
     for name in names:
-        if name not in known:
+        if isinstance(name, str) and name not in known:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
             hint = f"Did you mean {near[0]!r}?" if near else "`abbe verify --list` shows all"
             raise AbbeError(f"unknown statement {name!r}. {hint}")
-    return [known[name] for name in names] if names else list(known.values())
+    return [known[name] if isinstance(name, str) else name for name in names or known]
 
 
 def _try(statement: Statement, trials: int, seed: int) -> Verdict:
@@ -115,7 +191,7 @@ def _try(statement: Statement, trials: int, seed: int) -> Verdict:
         draws += tried
         top = float(ratio.max())
         if top > 1 + max(statement.tolerance, _CLEARLY) and not example:
-            example = _smallest_counterexample(statement, _row(best, int(ratio.argmax())))
+            example = _smallest_counterexample(statement, _rows(best, ratio.argmax()[None]))
         worst = max(worst, top)
     holds = worst <= 1 + statement.tolerance
     expected = holds == (statement.status != "refuted")
@@ -146,7 +222,7 @@ def _ascend(statement: Statement, start: Point, best: Point, steps: int) -> Poin
     optimizer = torch.optim.Adam(list(free.values()), lr=0.1)
     for step in range(steps):
         for group in optimizer.param_groups:
-            group["lr"] = 0.1 * 0.01 ** (step / steps)
+            group["lr"] = 0.1 * 0.01 ** (step / steps)  # coarse steps first, the last ones settle
         point = Point(free, start.sizes)
         ratio = _checked(statement, statement.ratio(point))
         better = ratio.detach() > seen
@@ -155,6 +231,7 @@ def _ascend(statement: Statement, start: Point, best: Point, steps: int) -> Poin
         optimizer.zero_grad()
         if not ratio.requires_grad:
             break
+        # In logarithms, so that every start counts alike; a ratio of 0 has none.
         (-torch.log(ratio.clamp(min=1e-9)).sum()).backward()  # type: ignore[no-untyped-call]
         for value in free.values():  # an extreme start may overflow: it stays where it is
             if value.grad is not None:
@@ -162,7 +239,7 @@ def _ascend(statement: Statement, start: Point, best: Point, steps: int) -> Poin
         optimizer.step()
         with torch.no_grad():
             if "log_temperature" in free:
-                free["log_temperature"].clamp_(-3, 3)
+                free["log_temperature"].clamp_(-3, 3)  # the range of the draws
     joined = {k: torch.cat([kept.values[k], best.values[k]]) for k in free}
     return Point({k: v.detach() for k, v in joined.items()}, start.sizes)
 
@@ -181,10 +258,6 @@ def _rows(point: Point, index: Tensor) -> Point:
     return Point({name: value[index].detach() for name, value in point.values.items()}, point.sizes)
 
 
-def _row(point: Point, index: int) -> Point:
-    return _rows(point, torch.tensor([index]))
-
-
 def _smallest_counterexample(statement: Statement, point: Point) -> str:
     """The same point with as few digits as still break the statement, as text to type in."""
     for digits in range(7 if statement.noise is None else 0):  # what was simulated is known at this point only
@@ -195,14 +268,11 @@ def _smallest_counterexample(statement: Statement, point: Point) -> str:
 
 
 def _rounded(point: Point, digits: int) -> Point:
-    values = {}
-    for name, value in point.values.items():
-        if name == "log_temperature":
-            temperature = value.exp()
-            size = 10.0 ** torch.floor(torch.log10(temperature))
-            values[name] = (torch.round(temperature / size, decimals=digits) * size).log()
-        else:
-            values[name] = torch.round(value, decimals=digits)
+    values = {name: torch.round(value, decimals=digits) for name, value in point.values.items()}
+    if (log_temperature := point.values.get("log_temperature")) is not None:
+        temperature = log_temperature.exp()
+        size = 10.0 ** torch.floor(torch.log10(temperature))
+        values["log_temperature"] = (torch.round(temperature / size, decimals=digits) * size).log()
     return Point(values, point.sizes)
 
 
@@ -223,3 +293,102 @@ def _numbers(value: Tensor) -> str:
         return f"{float(value) + 0.0:.6g}"
     shown = ", ".join(_numbers(part) for part in value[:16])
     return f"({shown}{', ...' if len(value) > 16 else ''})"
+
+
+# -- What people see --------------------------------------------------------------------------------------------------
+
+
+def _sections(verdicts: Iterable[Verdict]) -> list[str]:
+    return list(dict.fromkeys(verdict.section for verdict in verdicts))
+
+
+def _style(verdict: Verdict) -> str:
+    return "bold red" if not verdict.expected else "green" if verdict.holds else "yellow"
+
+
+def _lines(verdicts: Sequence[Verdict]) -> list[RenderableType]:
+    """A table with a part per section, then the refuted statements."""
+    table = new_table()
+    for column in ("statement", "source", "median", "worst", "verdict"):
+        table.add_column(column, justify="right" if column in ("median", "worst") else "left", no_wrap=True)
+    for section in _sections(verdicts):
+        table.add_section()
+        table.add_row(Text(section, style="bold"))
+        for verdict in (verdict for verdict in verdicts if verdict.section == section):
+            words = Text(verdict.words + ("" if verdict.expected else ", UNEXPECTED"), style=_style(verdict))
+            source = "ours" if verdict.source.startswith("this project") else "paper"
+            table.add_row(Text(f"  {verdict.name}"), source, f"{verdict.typical:.3f}", f"{verdict.worst:.4f}", words)
+    lines: list[RenderableType] = [table]
+    for verdict in verdicts:
+        if not verdict.holds:
+            lines.append(Text(f"{verdict.name}: {verdict.text}", style=_style(verdict)))
+            lines.append(Text(f"  {verdict.counterexample}\n"))
+    return lines
+
+
+_ROW, _WIDTH = 15, 420  # pixels: height of a statement, width of a panel
+_LEAST = 0.01  # left edge of the axis; smaller ratios are drawn there
+_RATIO = "measured / bound (bound / measured for lower bounds)"
+_SOURCES = ("this project", "the paper")
+_SHAPES = {"holds": "circle", "approximation": "diamond", "refuted": "cross"}
+
+
+def verify_chart(verdicts: Sequence[Verdict], theme: ThemeName = "light") -> dict[str, Any]:
+    """How tight is every bound?
+
+    The ratio of each statement, from the median of random draws to the worst point found. A small median means that a
+    bound says little about ordinary inputs; a worst ratio of 1 that it is tight; a larger one that it is false.
+    """
+    from ..views.charts import finished, unchecked  # need the extra `report`
+
+    rows = [_mark(verdict) for verdict in verdicts]
+    largest, sections = max((row["worst"] for row in rows), default=1.0), _sections(verdicts)
+    draw = unchecked(_panel)
+    panels = [
+        draw([row for row in rows if row["section"] == section], largest, THEMES[theme], last=section == sections[-1])
+        for section in sections
+    ]
+    marks = "from the median of random draws (bar) to the worst point found (mark)"
+    about = [marks, "1 is equality; marks to the right of it break the bound"]
+    chart = finished(panels, "How tight is every bound?", about, theme, columns=1)
+    chart["config"]["legend"] |= {"columns": len(_SHAPES), "layout": {"bottom": {"margin": 30, "anchor": "start"}}}
+    # A page may have wider letters than those that the names were measured with.
+    return chart | {"spacing": 14, "padding": {"left": 32, "top": 10, "right": 10, "bottom": 10}}
+
+
+def _mark(verdict: Verdict) -> dict[str, Any]:
+    holds = "approximation" if verdict.status == "approximation" else "holds"
+    # Four digits: rounding errors must not put a tight bound to the right of 1.
+    worst, typical = (max(float(f"{ratio:.4g}"), _LEAST) for ratio in (verdict.worst, verdict.typical))
+    return {
+        "statement": verdict.name, "section": verdict.section, "worst": worst, "typical": typical,
+        "source": _SOURCES[not verdict.source.startswith("this project")],
+        "outcome": holds if verdict.holds else "refuted",
+    }  # fmt: skip
+
+
+def _panel(rows: Sequence[dict[str, Any]], largest: float, theme: Theme, last: bool) -> dict[str, Any]:
+    """One section; only the last panel has the labels of the axis that all share."""
+    import altair as alt
+
+    from ..views.charts import panel, source, tip
+
+    scale = alt.Scale(type="log", domain=[_LEAST, max(2.0, 1.3 * largest)], nice=False)
+    axis = alt.Axis(values=[10.0**k for k in range(-2, 7)], format="~g", grid=False, labels=last, ticks=last)
+    worst, typical = (
+        alt.X(f"{column}:Q", title=_RATIO if last else None, scale=scale, axis=axis) for column in ("worst", "typical")
+    )
+    names = alt.Axis(grid=True, labelLimit=220, ticks=False, domain=False)
+    y = alt.Y("statement:N", title=None, sort=[row["statement"] for row in rows], axis=names)
+    hues = alt.Scale(domain=list(_SOURCES), range=[theme.selected, theme.claim])
+    colour = alt.Color("source:N", title=None, scale=hues, legend=alt.Legend(symbolType="stroke", symbolSize=420))
+    shape = alt.Shape("outcome:N", title=None, scale=alt.Scale(domain=list(_SHAPES), range=list(_SHAPES.values())))
+    tips = [tip("statement", kind="N"), tip("source", kind="N"), tip("outcome", kind="N"), tip("worst"), tip("typical")]
+    chart = source(rows)
+    layers = [
+        source([{"worst": 1.0}]).mark_rule(color=theme.ink, strokeDash=[5, 3]).encode(x=worst),
+        chart.mark_rule(strokeWidth=1.5, opacity=0.55).encode(x=typical, x2=alt.X2("worst:Q"), y=y, color=colour),
+        chart.mark_tick(thickness=2, size=9).encode(x=typical, y=y, color=colour, tooltip=tips),
+        chart.mark_point(filled=True, size=46, opacity=1).encode(x=worst, y=y, color=colour, shape=shape, tooltip=tips),
+    ]
+    return panel(layers, rows[0]["section"], _WIDTH, _ROW * len(rows))

@@ -1,22 +1,5 @@
-"""Training: a monitor of attention for real runs."""
+"""Training: a monitor of attention for real runs, and what it measured."""
 
-from ..results import Quantity
-from ._alerts import Alert, Alerts, Rule, list_rules
-from ._monitor import Monitor
-from ._quantities import Measured, Values, list_quantities, reduce_heads
-from ._reading import LayerRows, measure_layers
+from .._lazy import later as _on_first_use
 
-__all__ = [
-    "Alert",
-    "Alerts",
-    "LayerRows",
-    "Measured",
-    "Monitor",
-    "Quantity",
-    "Rule",
-    "Values",
-    "list_quantities",
-    "list_rules",
-    "measure_layers",
-    "reduce_heads",
-]
+__getattr__, __dir__, __all__ = _on_first_use(__name__, __file__)

@@ -2,64 +2,98 @@
 
 Sources of the thresholds: entropy collapse arXiv 2303.06296 (no number is given there: ours); logits 2507.20534
 (clipped at 100) and 2309.14322 (1e3 hurts, every run above 1e4 diverged); jumps `abbe train temperature` (idea:
-2511.21377); sink 2410.10781 (0.3 of the weight on the first key). docs/explanation/lab.md says which warn early.
+2511.21377); sink 2410.10781 (0.3 of the weight on the first key). docs/results/lab.md says which warn early.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from ..words.numbers import number
 from ._quantities import Values, finite_values
 
-COLLAPSED, RECOVERED = 0.05, 0.10  # entropy as a share of its ceiling ln n
-UNIFORM, NOT_UNIFORM, SELECTIVE = 0.98, 0.95, 0.90  # the same; uniform counts only for a head that was selective
-JUMP, NO_JUMP = 80.0, 40.0  # change of the logits by one update, root mean square: 5 % false alarms in the lab
-LOGITS, LOGITS_BACK = (1e2, 1e3, 1e4), 0.5  # largest logit; re-armed below this share of the level
-SINK, NO_SINK, SINK_CHANCE = 0.3, 0.2, 0.1  # weight on the first key; counts only where a uniform head has less
-DEAD, ALIVE = 1e-3, 1e-2  # gradient of queries and keys, as a share of the median over all heads
-# Rules that fire above a level of one measure: name, level, and the value below which they are re-armed.
-_LEVELS = {
-    "max_logit": [(f"logit_growth_{level:g}", level, LOGITS_BACK * level) for level in LOGITS],
-    "logit_change": [("logit_jump", JUMP, NO_JUMP)],
-}
+SELECTIVE = 0.90  # entropy as a share of its ceiling ln n; `uniform` counts only for a head that was below it
+SINK_CHANCE = 0.1  # `sink` counts only where a uniform head has less weight on the first key
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the alerts in words, for documents and pages.
+    """A rule of the alerts: when it fires, and its words for documents and pages.
 
     Attributes:
         name: the `rule` of its alerts.
         fires: when it fires.
         again: when it is re-armed.
         source: of its threshold.
+        event: what happened then.
+        measure: the quantity that shows it; empty if the rule is unknown.
+        number: what the value of an alert is.
+        level: fires beyond it, away from `back`.
+        back: recovered beyond it; the same as `level` if anything else is recovery.
+        grave: whether training rarely recovers.
     """
 
     name: str
     fires: str
     again: str
     source: str
+    event: str
+    measure: str
+    number: str
+    level: float = math.nan
+    back: float = math.nan
+    grave: bool = False
+
+    def passed(self, x: float) -> bool:
+        """Whether a value is beyond the level.
+
+        Args:
+            x: the value, as the rule compares it.
+        """
+        return x < self.level if self.level < self.back else x > self.level
+
+    def recovered(self, x: float) -> bool:
+        """Whether a value re-arms the rule.
+
+        Args:
+            x: the value, as the rule compares it.
+        """
+        if self.level == self.back:
+            return not self.passed(x)
+        return x > self.back if self.level < self.back else x < self.back
 
 
+def _growth(level: float, source: str, grave: bool = False) -> Rule:
+    fires, again, event = f"a logit above {level:g}", f"below {level / 2:g}", f"logit above {level:,.0f}"
+    name, number = f"logit_growth_{level:g}", "largest logit"
+    return Rule(name, fires, again, source, event, "max_logit", number, level, level / 2, grave)
+
+
+_SHARE = "entropy over its ceiling"
 RULES = (
-    Rule("entropy_collapse", f"entropy below {COLLAPSED:g} of its ceiling ln n", f"above {RECOVERED:g}",
-         "arXiv 2303.06296 describes it; the number is ours"),
-    Rule("uniform", f"entropy above {UNIFORM:g} of its ceiling, in a head that was below {SELECTIVE:g} before",
-         f"below {NOT_UNIFORM:g}", "ours"),
-    *(Rule(f"logit_growth_{level:g}", f"a logit above {level:g}", f"below {LOGITS_BACK * level:g}", source)
-      for level, source in zip(LOGITS, ("2507.20534", "2309.14322", "2309.14322"), strict=True)),
-    Rule("logit_jump", f"one update changes the logits of a head by more than {JUMP:g} (root mean square)",
-         f"below {NO_JUMP:g}", "`abbe train temperature`"),
-    Rule("sink", f"mean weight on the first key above {SINK:g}, where a uniform head has less than {SINK_CHANCE:g}",
-         f"below {NO_SINK:g}", "2410.10781"),
-    Rule("dead_gradient", f"gradient of queries and keys below {DEAD:g} of the median over all heads, or 0",
-         f"above {ALIVE:g} of it", "ours"),
-    Rule("non_finite", "NaN or infinity in the loss, in a logit or in a gradient", "all are finite", ""),
+    Rule("entropy_collapse", "entropy below 0.05 of its ceiling ln n", "above 0.1",
+         "arXiv 2303.06296 describes it; the number is ours", "entropy collapse", "entropy", _SHARE, 0.05, 0.10),
+    Rule("uniform", f"entropy above 0.98 of its ceiling, in a head that was below {SELECTIVE:g} before", "below 0.95",
+         "ours", "drift to uniform", "entropy", _SHARE, 0.98, 0.95),
+    _growth(1e2, "2507.20534"),
+    _growth(1e3, "2309.14322"),
+    _growth(1e4, "2309.14322", grave=True),
+    # 80: 5 % false alarms in the lab
+    Rule("logit_jump", "one update changes the logits of a head by more than 80 (root mean square)", "below 40",
+         "`abbe train temperature`", "logits jump", "logit_change", "change by one update", 80.0, 40.0, grave=True),
+    Rule("sink", f"mean weight on the first key above 0.3, where a uniform head has less than {SINK_CHANCE:g}",
+         "below 0.2", "2410.10781", "sink formed", "sink_mass", "weight on the first key", 0.3, 0.2),
+    Rule("dead_gradient", "gradient of queries and keys below 0.001 of the median over all heads, or 0",
+         "above 0.01 of it", "ours", "dead gradient", "query_gradient", "gradient over the median of all heads",
+         1e-3, 1e-2),
+    Rule("non_finite", "NaN or infinity in the loss, in a logit or in a gradient", "all are finite", "",
+         "NaN or infinity", "nonfinite", "share of rows that are not finite", 0.0, 0.0, grave=True),
 )  # fmt: skip
+_BY_NAME = {rule.name: rule for rule in RULES}
 
 
 def list_rules() -> tuple[Rule, ...]:
@@ -74,6 +108,22 @@ def list_rules() -> tuple[Rule, ...]:
         ('entropy_collapse', 'entropy below 0.05 of its ceiling ln n')
     """
     return RULES
+
+
+def rule_named(name: str) -> Rule:
+    """A rule by its name; an unknown one has its name as its words.
+
+    Args:
+        name: as in `list_rules`, or of another version.
+
+    Returns:
+        The rule.
+
+    Examples:
+        >>> abbe.training.rule_named("uniform").event
+        'drift to uniform'
+    """
+    return _BY_NAME.get(name) or Rule(name, "", "", "", name.replace("_", " "), "", "value")
 
 
 @dataclass(frozen=True)
@@ -133,109 +183,92 @@ class Alerts:
         Returns:
             New alerts.
         """
+        alerts = []
+        for measure, heads in _compared(values).items():
+            for layer, head, x in heads:
+                if measure == "entropy" and x < SELECTIVE:
+                    self._selective.add((layer, head))
+                for rule in RULES:
+                    if rule.measure == measure:
+                        fires = rule.passed(x) and self._counts(rule, layer, head, values)
+                        if self._is_new((rule.name, layer, head), fires, rule.recovered(x)):
+                            alerts.append(Alert(step, rule.name, layer, head, x, rule.level))
         lost = loss is not None and not math.isfinite(loss)
-        events = [
-            *(event for rule in (_entropy, _levels, _sink, _dead, _non_finite) for event in rule(self, values)),
-            _Event("non_finite", None, None, None, None, lost, not lost),
-        ]
-        return [Alert(step, *event[:5]) for event in events if self._is_new(event)]
+        if self._is_new(("non_finite", None, None), lost, not lost):
+            alerts.append(Alert(step, "non_finite", None, None, None, None))
+        return alerts
 
-    def _is_new(self, event: _Event) -> bool:
-        raised = event[:3]  # rule, layer and head
-        if event.recovered:
-            self._raised.discard(raised)
-        if not event.fires or raised in self._raised:
+    def _counts(self, rule: Rule, layer: int, head: int, values: Values) -> bool:
+        """Whether a rule applies to a head at all."""
+        if rule.name == "sink":
+            chances = values["sink_mass"].control
+            return chances is not None and chances[layer][head] < SINK_CHANCE
+        return rule.name != "uniform" or (layer, head) in self._selective
+
+    def _is_new(self, event: tuple[str, int | None, int | None], fires: bool, recovered: bool) -> bool:
+        if recovered:
+            self._raised.discard(event)
+        if not fires or event in self._raised:
             return False
-        self._raised.add(raised)
+        self._raised.add(event)
         return True
 
-    def was_selective(self, head: tuple[int, int], share: float) -> bool:
-        """Whether a head was ever selective, which `uniform` needs; remembers it.
 
-        Args:
-            head: layer and head.
-            share: its entropy as a share of the ceiling ln n.
-        """
-        if share < SELECTIVE:
-            self._selective.add(head)
-        return head in self._selective
+def _compared(values: Values) -> dict[str, list[tuple[int, int, float]]]:
+    """Layer, head and number of every finite value, as the rules compare it: entropies are shares of their ceiling,
+    gradients of queries and keys are shares of the median over all heads."""
 
+    def heads(name: str) -> list[tuple[int, int, float]]:
+        grid = values[name].value if name in values else []
+        return [(i, j, x) for i, layer in enumerate(grid) for j, x in enumerate(layer) if math.isfinite(x)]
 
-class _Event(NamedTuple):
-    """A rule applied to one head: whether it fires now, and whether the head has recovered."""
-
-    rule: str
-    layer: int | None
-    head: int | None
-    value: float | None
-    threshold: float | None
-    fires: bool
-    recovered: bool
-
-
-def _heads(values: Values, name: str) -> Iterable[tuple[int, int, float]]:
-    """Layer, head and value, where it is finite."""
-    grid = values[name].value if name in values else []
-    return [(i, j, x) for i, heads in enumerate(grid) for j, x in enumerate(heads) if math.isfinite(x)]
-
-
-def _entropy(alerts: Alerts, values: Values) -> Iterable[_Event]:
     ceilings = values["entropy"].limit if "entropy" in values else None
-    for layer, head, entropy in _heads(values, "entropy"):
-        ceiling = ceilings[layer][head] if ceilings is not None else math.nan
-        if not ceiling > 0:
-            continue
-        share = entropy / ceiling
-        was_selective = alerts.was_selective((layer, head), share)
-        yield _Event("entropy_collapse", layer, head, share, COLLAPSED, share < COLLAPSED, share > RECOVERED)
-        fires = share > UNIFORM and was_selective
-        yield _Event("uniform", layer, head, share, UNIFORM, fires, share < NOT_UNIFORM)
-
-
-def _levels(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    for measure, levels in _LEVELS.items():
-        for layer, head, value in _heads(values, measure):
-            for rule, level, back in levels:
-                yield _Event(rule, layer, head, value, level, value > level, value < back)
-
-
-def _sink(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    chances = values["sink_mass"].control if "sink_mass" in values else None
-    for layer, head, mass in _heads(values, "sink_mass"):
-        rare = chances is not None and chances[layer][head] < SINK_CHANCE
-        yield _Event("sink", layer, head, mass, SINK, mass > SINK and rare, mass < NO_SINK)
-
-
-def _dead(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    if "query_gradient" not in values or "key_gradient" not in values:
-        return
-    keys = values["key_gradient"].value
-    norms = [(i, j, math.hypot(x, keys[i][j])) for i, j, x in _heads(values, "query_gradient")]
-    finite = [norm for _, _, norm in norms if math.isfinite(norm)]
-    if not finite:
-        return
-    median = statistics.median(finite)
-    for layer, head, norm in norms:
-        share = norm / median if median > 0 else 0.0
-        yield _Event("dead_gradient", layer, head, share, DEAD, norm == 0 or share < DEAD, share > ALIVE)
-
-
-def _non_finite(alerts: Alerts, values: Values) -> Iterable[_Event]:
-    for layer, head, share in _heads(values, "nonfinite"):
-        yield _Event("non_finite", layer, head, share, 0.0, share > 0, share == 0)
+    shares = [(i, j, x / ceilings[i][j]) for i, j, x in heads("entropy") if ceilings[i][j] > 0] if ceilings else []
+    gradients: list[tuple[int, int, float]] = []
+    if "query_gradient" in values and "key_gradient" in values:
+        keys = values["key_gradient"].value
+        norms = [(i, j, math.hypot(x, keys[i][j])) for i, j, x in heads("query_gradient")]
+        finite = [norm for _, _, norm in norms if math.isfinite(norm)]
+        median = statistics.median(finite) if finite else math.nan
+        gradients = [(i, j, norm / median if median > 0 else 0.0) for i, j, norm in norms if finite]
+    plain = {name: heads(name) for name in ("max_logit", "logit_change", "sink_mass")}
+    return {"entropy": shares, **plain, "query_gradient": gradients, "nonfinite": heads("nonfinite")}
 
 
 def summary(alerts: list[Alert]) -> list[str]:
     """One line per rule: which heads, and the range of values."""
-    rules = dict.fromkeys(alert.rule for alert in alerts)
-    return [_line(rule, [alert for alert in alerts if alert.rule == rule]) for rule in rules]
+    lines = []
+    for rule in dict.fromkeys(alert.rule for alert in alerts):
+        first, *others = same = [alert for alert in alerts if alert.rule == rule]
+        heads = ", ".join(f"{alert.layer}.{alert.head}" for alert in same[:5] if alert.layer is not None)
+        more = f" and {len(same) - 5} more" if len(same) > 5 else ""
+        values = finite_values([[alert.value for alert in same if alert.value is not None]])
+        extreme = f", from {min(values):.3g} to {max(values):.3g} (threshold {first.threshold:g})" if values else ""
+        line = f"step {first.step}: {rule} in {len(same)} heads ({heads}{more}){extreme}"
+        lines.append(line if others else str(first))
+    return lines
 
 
-def _line(rule: str, same: list[Alert]) -> str:
-    if len(same) == 1:
-        return str(same[0])
-    heads = ", ".join(f"{alert.layer}.{alert.head}" for alert in same[:5] if alert.layer is not None)
-    more = f" and {len(same) - 5} more" if len(same) > 5 else ""
-    values = finite_values([[alert.value for alert in same if alert.value is not None]])
-    extreme = f", from {min(values):.3g} to {max(values):.3g} (threshold {same[0].threshold:g})" if values else ""
-    return f"step {same[0].step}: {rule} in {len(same)} heads ({heads}{more}){extreme}"
+@dataclass(frozen=True)
+class Event:
+    """An alert with its words.
+
+    Attributes:
+        alert: step, rule, layer, head, value and threshold.
+        rule: that fired.
+    """
+
+    alert: Mapping[str, Any]
+    rule: Rule
+
+    @property
+    def where(self) -> str:
+        """ "head 2.1", or "the loss"."""
+        return "the loss" if self.alert.get("layer") is None else f"head {self.alert['layer']}.{self.alert['head']}"
+
+    @property
+    def numbers(self) -> str:
+        """ "entropy over its ceiling 0.031, threshold 0.05"; empty if there is no number."""
+        if self.alert.get("value") is None:
+            return ""
+        return f"{self.rule.number} {number(self.alert['value'], 3)}, threshold {number(self.alert['threshold'])}"

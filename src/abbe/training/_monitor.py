@@ -11,29 +11,33 @@ import logging
 import os
 import time
 import weakref
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Literal, Self
 
+import torch
+import torch.distributed as dist
 from torch import Tensor
+from transformers.trainer_callback import TrainerCallback
 
 from .._arguments import several, shown, whole, yes_or_no
 from .._errors import AbbeError
 from ..measures import State, checked_grid
-from ..models import Listener, is_compiled
-from ..results import Training
+from ..models import Listener
 from ._alerts import Alert, Alerts, summary
-from ._quantities import Values, tracker_metrics, values_as_json, values_from_json, values_of
-from ._ranks import Interrupted, over_ranks, rank, world
-from ._reading import RunningLoss, StepReading
-from ._record import Record, manifest_of
-from ._trainers import OwnWriter, Tracker, TrainerEvents, lightning_callback, log_to, make_trackers
+from ._quantities import Values, tracker_metrics, values_as_json, values_from_json
+from ._reading import StepReading, values_of
+from ._record import Record, free_folder, last_folder, manifest_of
+from ._result import Training
+from ._trainers import OwnWriter, Tracker, lightning_callback, log_to, make_trackers, reporters
 
 _log = logging.getLogger("abbe")
 # The monitor of each network; this keeps neither alive.
 _monitored: weakref.WeakKeyDictionary[Any, weakref.ref[Monitor]] = weakref.WeakKeyDictionary()
 
 
-class Monitor(TrainerEvents):
+class Monitor(TrainerCallback):
     """Reads the attention of a model on every `every`-th training step (and on the first).
 
     Give it to transformers' Trainer as a callback, to Lightning's as `monitor.lightning()`, or call `step` after every
@@ -95,6 +99,7 @@ class Monitor(TrainerEvents):
         self._on_alert, self._wants_alerts = on_alert, yes_or_no("alerts", alerts)
         self._trackers = make_trackers(trackers)
         self._reporters: list[Tracker] = []  # of a Trainer
+        self._rate: float | None = None  # of the step in progress, from a Trainer
         self._spread = False  # whether the loss that the model computes is over the tokens of all ranks
         self.steps_done = 0 if resume is None else whole("resume", resume, least=0)
         self.should_stop = False
@@ -104,7 +109,8 @@ class Monitor(TrainerEvents):
         self._reading: StepReading | None = None
         self._alerts = Alerts()
         self._started = time.perf_counter()
-        self._loss = RunningLoss()
+        self._loss_sum: Any = 0.0  # since the last step that was read; fetched from the device on such steps only
+        self._losses = 0
         self._checked = False
         if model is not None:
             self._begin(model, self.steps_done, folder)
@@ -130,7 +136,7 @@ class Monitor(TrainerEvents):
         """
         if self._record is None:
             raise AbbeError("this monitor has no model yet: nothing was measured")
-        return self._record.result()
+        return Training(list(self._record.records), dict(self._record.manifest))
 
     def lightning(self) -> Any:
         """This monitor as a callback of Lightning's Trainer."""
@@ -154,6 +160,36 @@ class Monitor(TrainerEvents):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    # -- What transformers' Trainer calls
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        folder = self.folder
+        if folder is None:
+            output = Path(args.output_dir)
+            folder = (state.global_step and last_folder(output)) or free_folder(output)
+        self._begin(kwargs["model"], state.global_step, folder, bool(getattr(args, "torch_compile", False)))
+        self._spread = bool(getattr(args, "average_tokens_across_devices", False))
+        self._reporters = reporters(args, state, control, kwargs)
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._prepare()
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        # The scheduler has moved on when the step ends: this is the rate that the step uses.
+        groups = getattr(kwargs.get("optimizer"), "param_groups", None)
+        self._rate = float(groups[0]["lr"]) if groups else None
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        self._finish(None, self._rate)
+        if self.should_stop:
+            control.should_training_stop = True
+        return control
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.close()
+
+    # -- Steps
+
     def _begin(self, model: Any, done: int, folder: str | os.PathLike[str] | None, will_compile: bool = False) -> None:
         """Attach to a model that has this many steps behind it; errors of the user are raised here, before training."""
         self.close()
@@ -174,7 +210,7 @@ class Monitor(TrainerEvents):
         self._alerts = Alerts()
         for record in self._record.records:  # so that events before a checkpoint are not raised again
             self._alerts.check(record["step"], values_from_json(record), record["loss"])
-        if will_compile or is_compiled(model) or listener.compiled:
+        if will_compile or listener.compiled:
             self._say("the model is compiled: on the steps that are read it runs eagerly, whose rounding may differ")
 
     def _prepare(self) -> None:
@@ -195,7 +231,9 @@ class Monitor(TrainerEvents):
     def _finish(self, loss: Any, lr: float | None) -> None:
         """A step is over; if it was read, its numbers are computed, checked for alerts, recorded and logged."""
         self.steps_done += 1
-        self._loss.add(loss)
+        if loss is not None:
+            self._loss_sum = self._loss_sum + (loss.detach() if isinstance(loss, Tensor) else float(loss))
+            self._losses += 1
         if self._reading is None:
             return
         reading, self._reading = self._reading, None
@@ -243,10 +281,12 @@ class Monitor(TrainerEvents):
         events = self._alerts.check(self.steps_done, values, mean_loss) if self._wants_alerts else []
         if rank() == 0:
             now = time.perf_counter()
+            loss_mean = float(self._loss_sum) / self._losses if self._losses else mean_loss
+            self._loss_sum, self._losses = 0.0, 0
             record = {
                 "step": self.steps_done,
                 "loss": mean_loss,
-                "loss_mean": self._loss.take(mean_loss),
+                "loss_mean": loss_mean,
                 "learning_rate": None if lr is None else float(lr),
                 "seconds": round(now - self._started, 3),
                 "read_seconds": round(now - begun + reading.seconds, 4),
@@ -288,3 +328,81 @@ class Monitor(TrainerEvents):
     def _say(self, line: str) -> None:
         if rank() == 0:
             _log.warning("abbe.Monitor: %s", line)
+
+
+# -- Ranks ------------------------------------------------------------------------------------------------------------
+#
+# Sums over all processes of a distributed run, once per step that is read and outside of all hooks. Every rank takes
+# part in every exchange, even if its reading failed: it says so in the first, small exchange, and all ranks stop
+# measuring together. No rank ever waits for one that has stopped measuring.
+
+States = dict[int, State]
+_INTERRUPTED = 0.5  # between failed, 0, and ready, 1: the least over the ranks holds for all
+
+
+def world() -> int:
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+def rank() -> int:
+    return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+
+
+class Interrupted(Exception):
+    """A pass of this step ended with an exception, here or on another rank: its numbers would be incomplete."""
+
+
+def over_ranks(
+    states: States | None, loss: float | None, device: torch.device, interrupted: bool = False
+) -> tuple[States, float | None]:
+    """The sums of all ranks, and their mean loss; `states` is None if the reading of this rank failed."""
+    if world() == 1:
+        if interrupted:
+            raise Interrupted
+        if states is None:
+            raise AbbeError("the reading failed")
+        return _on_cpu(states), loss
+    names = [] if states is None else [(layer, name) for layer, state in states.items() for name in sorted(state)]
+    _agree(_INTERRUPTED if interrupted else float(states is not None), names, states, device)
+    assert states is not None
+    largest = [(layer, name) for layer, name in names if name.endswith("/largest")]
+    summed = [(layer, name) for layer, name in names if not name.endswith("/largest")]
+    states = _on_cpu(states)
+    _exchange(states, largest, dist.ReduceOp.MAX, device)
+    _exchange(states, summed, dist.ReduceOp.SUM, device)
+    # The loss of the joined batch is the mean of the ranks' losses, so a rank's gradient counts by 1/world.
+    for layer, name in summed:
+        if name.endswith("_gradient/squares"):
+            states[layer][name] /= world() ** 2
+    total = torch.tensor([0.0 if loss is None else loss, float(loss is not None)], dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    return states, float(total[0] / total[1]) if total[1] else None
+
+
+def _on_cpu(states: States) -> States:
+    return {layer: {name: x.cpu().double() for name, x in state.items()} for layer, state in states.items()}
+
+
+def _agree(ready: float, names: Sequence[tuple[int, str]], states: States | None, device: torch.device) -> None:
+    """Raise on all ranks unless all have sums of the same layout."""
+    shapes = [(layer, name, tuple(states[layer][name].shape)) for layer, name in names] if states else []
+    layout = zlib.crc32(repr(shapes).encode())
+    least = torch.tensor([ready, float(layout), -float(layout)], dtype=torch.float64, device=device)
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    if least[0] == 0:
+        raise AbbeError("the reading failed on a rank" if ready else "the reading failed")
+    if least[0] == _INTERRUPTED:
+        raise Interrupted
+    if least[1] != -least[2]:  # the least and the largest differ
+        raise AbbeError("the ranks have read different layers")
+
+
+def _exchange(states: States, names: Sequence[tuple[int, str]], how: Any, device: torch.device) -> None:
+    if not names:
+        return
+    parts = [states[layer][name] for layer, name in names]
+    joined = torch.cat([part.reshape(-1) for part in parts]).to(device)
+    dist.all_reduce(joined, how)
+    pieces: Sequence[Tensor] = torch.split(joined.cpu(), [part.numel() for part in parts])
+    for (layer, name), piece, part in zip(names, pieces, parts, strict=True):
+        states[layer][name] = piece.view(part.shape)

@@ -6,18 +6,35 @@ Tables in documents and pages come from the declarations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from ..measures import State, compute
-from ..results import Quantity, packed, unpacked
-
+_DIGITS = 6  # of every number in a record
 PARTS = ("query", "key", "value")  # of an attention call, whose gradients are measured
 SATURATED = 0.99  # a row with a larger weight is saturated: softmax's derivative is below 0.01 there
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """What a monitor measures.
+
+    Attributes:
+        name: in tables.
+        label: for people.
+        unit: of its values.
+        meaning: what high and low mean.
+        limit: what bounds it; empty if nothing does.
+        control: what it is compared with; empty if nothing is.
+    """
+
+    name: str
+    label: str
+    unit: str
+    meaning: str
+    limit: str = ""
+    control: str = ""
+
 
 QUANTITIES = (
     Quantity("entropy", "entropy", "nats", "high means that the weight is spread over many keys, low that few hold it",
@@ -45,12 +62,9 @@ QUANTITIES = (
              "high means that a row is easily moved, low that none is", "Lipschitz constant, 1/2"),
     Quantity("saturated", f"rows with a weight above {SATURATED:g}", "share",
              "high means that softmax passes hardly any gradient to the logits, low that it does"),
-    Quantity("query_gradient", "gradient norm of the queries", "loss per query",
-             "high means that the loss changes with the queries, low that the head learns nothing by them"),
-    Quantity("key_gradient", "gradient norm of the keys", "loss per key",
-             "high means that the loss changes with the keys, low that the head learns nothing by them"),
-    Quantity("value_gradient", "gradient norm of the values", "loss per value",
-             "high means that the loss changes with the values, low that the head learns nothing by them"),
+    *(Quantity(f"{part}_gradient", f"gradient norm of the {parts}", f"loss per {part}",
+               f"high means that the loss changes with the {parts}, low that the head learns nothing by them")
+      for part, parts in (("query", "queries"), ("key", "keys"), ("value", "values"))),
     Quantity("gradient_ratio", "gradient of queries and keys over that of values", "ratio",
              "high means that the head learns where to look, low that it only learns what to copy"),
     Quantity("nonfinite", "rows with NaN or infinite logits or values; 1 for a gradient that is not finite", "share",
@@ -96,58 +110,6 @@ class Measured:
 
 
 Values = dict[str, Measured]
-_Parts = tuple[Tensor, Tensor | None, Tensor | None]  # value, limit and control of the heads of one layer
-
-_ORDER = {quantity.name: position for position, quantity in enumerate(QUANTITIES)}
-_REDUCTIONS: dict[str, Callable[[Sequence[float]], float]] = {
-    "min": min,
-    "mean": lambda x: math.fsum(x) / len(x),
-    "max": max,
-}
-_NOT_MEANS = ("max_logit", "sensitivity_worst_max", "logit_change", *(f"{part}_gradient" for part in PARTS))
-
-
-def values_of(states: Mapping[int, State]) -> Values:
-    """Every measure of every head of one step, in the order of the quantities."""
-    layers = [_layer_measures(state) for _, state in sorted(states.items())]
-    heads = [len(next(iter(layer.values()))[0]) for layer in layers]
-    names = {name: None for layer in layers for name in layer}
-    ordered = sorted(names, key=lambda name: _ORDER[name.partition("@")[0]])
-    return {name: _measured([layer.get(name) for layer in layers], heads) for name in ordered}
-
-
-def _layer_measures(state: State) -> dict[str, _Parts]:
-    means = {name: x for name, x in state.items() if name.rpartition("/")[0] not in _NOT_MEANS}
-    measures: dict[str, _Parts] = {name: (x.value, x.limit, x.control) for name, x in compute(means).items()}
-    plain: dict[str, Tensor] = {}  # without limit and control
-    for name in ("max_logit", "sensitivity_worst_max"):
-        largest = state[f"{name}/largest"]
-        plain[name] = torch.where(largest > -torch.inf, largest, torch.nan)
-    entries = state["logit_change/entries"]
-    if bool((entries > 0).any()):
-        plain["logit_change"] = torch.sqrt(state["logit_change/squares"] / torch.where(entries > 0, entries, torch.nan))
-        plain["logit_change_max"] = state["logit_change/largest"]
-    squares = {part: state[name] for part in PARTS if (name := f"{part}_gradient/squares") in state}
-    plain["nonfinite"] = measures["nonfinite"][0]
-    for part, square in squares.items():
-        plain[f"{part}_gradient"] = norm = square.sqrt()
-        plain["nonfinite"] = torch.where(norm.isfinite(), plain["nonfinite"], 1.0)
-    if len(squares) == len(PARTS):
-        value = torch.where(squares["value"] != 0, squares["value"], torch.nan)
-        plain["gradient_ratio"] = torch.sqrt((squares["query"] + squares["key"]) / value)
-    return measures | {name: (x, None, None) for name, x in plain.items()}
-
-
-def _measured(layers: Sequence[_Parts | None], heads: Sequence[int]) -> Measured:
-    def grid(which: int) -> Grid | None:
-        parts = [None if layer is None else layer[which] for layer in layers]
-        if all(part is None for part in parts):
-            return None
-        return [[math.nan] * n if x is None else x.tolist() for x, n in zip(parts, heads, strict=True)]
-
-    value = grid(0)
-    assert value is not None
-    return Measured(value, grid(1), grid(2))
 
 
 def finite_values(grid: Grid) -> list[float]:
@@ -168,16 +130,12 @@ def reduce_heads(values: Values) -> dict[str, float]:
         >>> abbe.training.reduce_heads({"entropy": abbe.training.Measured([[1.0, 2.0], [3.0, 4.0]])})
         {'entropy_min': 1.0, 'entropy_mean': 2.5, 'entropy_max': 4.0}
     """
-    return _reduced((tracker_name(name), finite_values(measured.value)) for name, measured in values.items())
-
-
-def _reduced(named_numbers: Iterable[tuple[str, Sequence[float]]]) -> dict[str, float]:
-    return {
-        f"{name}_{how}": float(reduce(numbers))
-        for name, numbers in named_numbers
-        if numbers
-        for how, reduce in _REDUCTIONS.items()
-    }
+    reduced: dict[str, float] = {}
+    for name, measured in values.items():
+        if numbers := finite_values(measured.value):
+            ends = {"min": min(numbers), "mean": math.fsum(numbers) / len(numbers), "max": max(numbers)}
+            reduced |= {f"{tracker_name(name)}_{how}": float(x) for how, x in ends.items()}
+    return reduced
 
 
 def tracker_metrics(values: Values) -> dict[str, float]:
@@ -185,7 +143,7 @@ def tracker_metrics(values: Values) -> dict[str, float]:
     metrics = {f"abbe/global/{name}": value for name, value in reduce_heads(values).items()}
     for name, measured in values.items():
         for layer, heads in enumerate(measured.value):
-            reduced = _reduced([(tracker_name(name), finite_values([heads]))])
+            reduced = reduce_heads({name: Measured([heads])})
             # The mean has the plain name.
             metrics |= {f"abbe/layer_{layer}/{key.removesuffix('_mean')}": value for key, value in reduced.items()}
     return metrics
@@ -201,6 +159,22 @@ def values_as_json(values: Values) -> dict[str, Any]:
             for name, measured in values.items()
         },
     }
+
+
+def packed(grid: Sequence[Sequence[float]]) -> Any:
+    """Numbers by layer and head for JSON: a single one if all are the same; None for NaN and infinity."""
+    layers = [[float(f"{x:.{_DIGITS}g}") if math.isfinite(x) else None for x in heads] for heads in grid]
+    first = layers[0][0] if layers and layers[0] else None
+    if all(x == first for heads in layers for x in heads):
+        return first
+    return [heads[0] if heads and all(x == heads[0] for x in heads) else heads for heads in layers]
+
+
+def unpacked(content: Any, layout: Sequence[int]) -> list[list[float | None]]:
+    """The inverse of `packed`, for layers of this many heads; None where nothing was measured."""
+    if not isinstance(content, list):
+        return [[content] * heads for heads in layout]
+    return [x if isinstance(x, list) else [x] * heads for x, heads in zip(content, layout, strict=True)]
 
 
 def values_from_json(record: Mapping[str, Any]) -> Values:

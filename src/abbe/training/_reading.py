@@ -8,23 +8,33 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .._errors import AbbeError
-from .._float64 import where_double
-from .._seeding import generator_named
-from ..measures import Reading, Rows, Sets, State, dispersion, geometry, merge, random_order, sensitivity, update
+from .._tensors import generator_named, where_double
+from ..measures import (
+    Reading,
+    Rows,
+    Sets,
+    State,
+    compute,
+    dispersion,
+    geometry,
+    merge,
+    random_order,
+    sensitivity,
+    update,
+)
 from ..models import HeardCall, Listener, self_check_tolerance
 from ..normalizers import Normalizer, Softmax
-from ._quantities import PARTS, SATURATED, Values, values_of
-from ._update import Update, change_sums, no_change
+from ._quantities import PARTS, QUANTITIES, SATURATED, Grid, Measured, Values
 
 _BLOCK = 1 << 20  # logits measured at once; the measures need some hundred bytes for each
 _OF_WEIGHTS = ("entropy", "effective_tokens", "max_weight", "sink_mass")
@@ -81,19 +91,19 @@ def read_rows(
         counted = None
         if real is not None:
             counted = where_double(real[start : start + at_once].to(device)[:, positions.to(device)])
-        readings = row_readings(where_double(logits), where_double(values), counted, sizes, chance, sink=sink)
-        state = update(state, readings)
+        doubles = where_double(logits), where_double(values)
+        state = update(state, row_readings(*doubles, counted, sizes, chance, sink=sink, normalizer=Softmax()))
     return state
 
 
 def row_readings(
     logits: Tensor, values: Tensor, real: Tensor | None, sizes: tuple[int, ...], chance: Tensor, *,
-    sink: Tensor | None = None, normalizer: Normalizer | None = None,
+    sink: Tensor | None = None, normalizer: Normalizer,
 ) -> dict[str, Reading | Largest]:  # fmt: skip
     """Measures of logits (batch, head, query, key), -inf for hidden keys, and values (batch, key head, key, feature).
 
-    `real` (batch, query) is False for padding; `chance` (query, head, size) draws the random sets; the normalizer is
-    softmax by default, with the learned logits `sink` (head,).
+    `real` (batch, query) is False for padding; `chance` (query, head, size) draws the random sets; softmax may have
+    learned logits `sink` (head,).
     """
     batch, heads, queries = logits.shape[:3]
     tokens = torch.ones(batch, 1, queries, dtype=torch.bool, device=logits.device) if real is None else real[:, None]
@@ -123,7 +133,7 @@ def row_readings(
     of_weights = dispersion(rows)
     # The random direction that `sensitivity` also measures is not reported, so its seed has no effect.
     generator = torch.Generator().manual_seed(0)
-    worst = sensitivity(rows, normalizer or Softmax(), (1.0,), generator)["sensitivity_worst"]
+    worst = sensitivity(rows, normalizer, (1.0,), generator)["sensitivity_worst"]
     draws = chance.transpose(0, 1).repeat(batch, 1, 1).to(logits.device)
     sets = Sets(sizes, rows.order(sizes[-1]), random_order(rows, draws))
     separability = geometry(rows, sets)["separability"]
@@ -148,14 +158,12 @@ def _nonfinite(logits: Tensor, values: Tensor) -> Tensor:
     return ~(logits.amax(-1) < torch.inf) | of_values[..., None]  # the comparison is false for NaN, too
 
 
-def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Normalizer | None) -> Rows:
+def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Normalizer) -> Rows:
     """All sequences side by side: (batch * head, query, key), with the values of (batch * key head)."""
     flat, vectors = logits.flatten(0, 1), values.flatten(0, 1)
-    if normalizer is not None:
-        is_softmax = str(normalizer) == "softmax"
-        return Rows(flat, normalizer(logits).flatten(0, 1).contiguous(), vectors, softmax=is_softmax)
     if sink is None:
-        return Rows(flat, Softmax()(flat), vectors, softmax=True)
+        weights = normalizer(logits).flatten(0, 1).contiguous()
+        return Rows(flat, weights, vectors, softmax=str(normalizer) == "softmax")
     sinks = sink.repeat(len(logits))
     with_sink = torch.cat([flat, sinks[:, None, None].expand(-1, flat.shape[1], 1)], -1)
     weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
@@ -253,37 +261,6 @@ def _layer_state(number: int, layer: LayerRows, sizes: tuple[int, ...], seed: in
     return update({}, readings) | squares | change
 
 
-class Gradients:
-    """Squares of the gradients of queries, keys and values by head, summed over one step by hooks on tensors.
-
-    A layer that runs again in the backward pass hooks its tensors again. Only one of the two graphs is walked (without
-    reentrance the first; with it the second, since the first pass has no graph then), so nothing counts twice.
-    """
-
-    def __init__(self, guard: Callable[[Callable[[], None]], None]) -> None:
-        self._guard = guard
-        self._squares: dict[int, State] = {}
-
-    def watch(self, call: HeardCall) -> None:
-        heads = call.query.shape[1]
-        for part in PARTS:
-            tensor: Any = getattr(call, part)
-            if tensor.requires_grad:
-                add = partial(self._add, call.layer, part, heads)
-                tensor.register_hook(lambda gradient, add=add: self._guard(lambda: add(gradient.detach())))
-
-    def of_layer(self, layer: int) -> State:
-        return self._squares.get(layer, {})
-
-    @torch.no_grad()
-    def _add(self, layer: int, part: str, heads: int, gradient: Tensor) -> None:
-        norms = where_double(torch.linalg.vector_norm(gradient, dim=(0, 2, 3), dtype=torch.float32)).double()
-        # Heads that share keys and values also share their gradient.
-        squares = norms.square().repeat_interleave(heads // len(norms))
-        sums, name = self._squares.setdefault(layer, {}), f"{part}_gradient/squares"
-        sums[name] = sums[name] + squares if name in sums else squares
-
-
 @dataclass(eq=False)
 class _Pass:
     """A forward pass that has gradients; it is kept alive by its graph until a backward pass reaches it."""
@@ -309,7 +286,8 @@ class StepReading:
         self._keep, self._check = keep, check
         self._begun, self._pass = 0, _Pass()  # number of passes so far, and the last one
         self._heads: dict[int, int] = {}
-        self._gradients, self._update = Gradients(self._guarded), Update()
+        self._squares: dict[int, State] = {}  # of gradients, by layer and head
+        self._inputs: dict[int, _Inputs] = {}  # by layer, of the first sequence
         self._real: Tensor | None = None  # tokens that are not padding
         self._positions: dict[int, Tensor] = {}
 
@@ -332,11 +310,20 @@ class StepReading:
         self._guarded(lambda: self._hear(call))
 
     def hear_again(self, call: HeardCall) -> None:
-        self._guarded(lambda: self._gradients.watch(call))
+        """A layer that runs again in the backward pass hooks its tensors again; nothing counts twice.
+
+        Only one of the two graphs is walked: without reentrance the first; with it the second, since the first pass has
+        no graph then.
+        """
+        self._guarded(lambda: self._watch(call))
 
     def finish(self, listener: Listener) -> dict[int, State]:
         """Sums of every layer, after the update; called while the listener is open."""
-        changes = self._update.changes(listener) if self._keep else {}
+        changes: dict[int, State] = {}
+        if self._keep:
+            # Nothing before the attention function is known to draw random numbers; if it does, training is not moved.
+            with _random_states_kept({inputs.logits.device for inputs in self._inputs.values()}):
+                changes = {layer: _change(listener, inputs) for layer, inputs in self._inputs.items()}
         if self.failure is not None:
             raise self.failure
         states: dict[int, State] = {}
@@ -344,7 +331,7 @@ class StepReading:
             for layer, state in trained.states.items():
                 states[layer] = merge(states.get(layer, {}), state)
         return {
-            layer: state | self._gradients.of_layer(layer) | changes.get(layer, no_change(self._heads[layer]))
+            layer: state | self._squares.get(layer, {}) | changes.get(layer, no_change(self._heads[layer]))
             for layer, state in sorted(states.items())
         }
 
@@ -376,7 +363,7 @@ class StepReading:
 
     @torch.no_grad()
     def _hear(self, call: HeardCall) -> None:
-        self._gradients.watch(call)
+        self._watch(call)
         self._await_gradient(call.query, call.key, call.value)
         kind = call.query.device.type
         casts = torch.amp.is_autocast_available(kind)
@@ -394,7 +381,23 @@ class StepReading:
                 if self._check and (error := self_check(call, positions)) is not None:
                     self.error = max(error, self.error or 0.0)
                 if self._keep:
-                    self._update.keep(call, positions, half)
+                    self._inputs[call.layer] = _inputs_of(call, positions, half)
+
+    def _watch(self, call: HeardCall) -> None:
+        """Sum the squares of the gradients of queries, keys and values by head, by hooks on the tensors."""
+        for part in PARTS:
+            tensor: Any = getattr(call, part)
+            if tensor.requires_grad:
+                add = partial(self._add_gradient, call.layer, part, call.query.shape[1])
+                tensor.register_hook(lambda gradient, add=add: self._guarded(lambda: add(gradient.detach())))
+
+    @torch.no_grad()
+    def _add_gradient(self, layer: int, part: str, heads: int, gradient: Tensor) -> None:
+        norms = where_double(torch.linalg.vector_norm(gradient, dim=(0, 2, 3), dtype=torch.float32)).double()
+        # Heads that share keys and values also share their gradient.
+        squares = norms.square().repeat_interleave(heads // len(norms))
+        sums, name = self._squares.setdefault(layer, {}), f"{part}_gradient/squares"
+        sums[name] = sums[name] + squares if name in sums else squares
 
     def _positions_for(self, length: int) -> Tensor:
         """The same positions in every layer and sequence of a pass."""
@@ -404,20 +407,138 @@ class StepReading:
         return self._positions[length]
 
 
-class RunningLoss:
-    """The mean loss since the last step that was read; its sum is fetched from the device on such steps only."""
+# -- Values -----------------------------------------------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self._sum: Any = 0.0
-        self._steps = 0
+_Parts = tuple[Tensor, Tensor | None, Tensor | None]  # value, limit and control of the heads of one layer
 
-    def add(self, loss: Any) -> None:
-        if loss is not None:
-            self._sum = self._sum + (loss.detach() if isinstance(loss, Tensor) else float(loss))
-            self._steps += 1
+_ORDER = {quantity.name: position for position, quantity in enumerate(QUANTITIES)}
+_NOT_MEANS = ("max_logit", "sensitivity_worst_max", "logit_change", *(f"{part}_gradient" for part in PARTS))
 
-    def take(self, otherwise: float | None) -> float | None:
-        """The mean so far, or `otherwise` if no step had a loss; then it starts again."""
-        mean = float(self._sum) / self._steps if self._steps else otherwise
-        self._sum, self._steps = 0.0, 0
-        return mean
+
+def values_of(states: Mapping[int, State]) -> Values:
+    """Every measure of every head of one step, in the order of the quantities."""
+    layers = [_layer_measures(state) for _, state in sorted(states.items())]
+    heads = [len(next(iter(layer.values()))[0]) for layer in layers]
+    names = {name: None for layer in layers for name in layer}
+    ordered = sorted(names, key=lambda name: _ORDER[name.partition("@")[0]])
+    return {name: _measured([layer.get(name) for layer in layers], heads) for name in ordered}
+
+
+def _layer_measures(state: State) -> dict[str, _Parts]:
+    means = {name: x for name, x in state.items() if name.rpartition("/")[0] not in _NOT_MEANS}
+    measures: dict[str, _Parts] = {name: (x.value, x.limit, x.control) for name, x in compute(means).items()}
+    plain: dict[str, Tensor] = {}  # without limit and control
+    for name in ("max_logit", "sensitivity_worst_max"):
+        largest = state[f"{name}/largest"]
+        plain[name] = torch.where(largest > -torch.inf, largest, torch.nan)
+    entries = state["logit_change/entries"]
+    if bool((entries > 0).any()):
+        plain["logit_change"] = torch.sqrt(state["logit_change/squares"] / torch.where(entries > 0, entries, torch.nan))
+        plain["logit_change_max"] = state["logit_change/largest"]
+    squares = {part: state[name] for part in PARTS if (name := f"{part}_gradient/squares") in state}
+    plain["nonfinite"] = measures["nonfinite"][0]
+    for part, square in squares.items():
+        plain[f"{part}_gradient"] = norm = square.sqrt()
+        plain["nonfinite"] = torch.where(norm.isfinite(), plain["nonfinite"], 1.0)
+    if len(squares) == len(PARTS):
+        value = torch.where(squares["value"] != 0, squares["value"], torch.nan)
+        plain["gradient_ratio"] = torch.sqrt((squares["query"] + squares["key"]) / value)
+    return measures | {name: (x, None, None) for name, x in plain.items()}
+
+
+def _measured(layers: Sequence[_Parts | None], heads: Sequence[int]) -> Measured:
+    def grid(which: int) -> Grid | None:
+        parts = [None if layer is None else layer[which] for layer in layers]
+        if all(part is None for part in parts):
+            return None
+        return [[math.nan] * n if x is None else x.tolist() for x, n in zip(parts, heads, strict=True)]
+
+    value = grid(0)
+    assert value is not None
+    return Measured(value, grid(1), grid(2))
+
+
+# -- Changes by the update --------------------------------------------------------------------------------------------
+#
+# There is no second forward pass. The inputs of every attention module are kept for the first sequence of a step that
+# is read; after the update the module's forward runs on them up to the call of its attention function.
+
+
+@dataclass(frozen=True, eq=False)
+class _Inputs:
+    """Inputs of an attention module for the first sequence, and the logits that they led to."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    positions: Tensor
+    logits: Tensor  # (head, row, key) before the update
+    autocast: torch.dtype | None
+
+
+def _inputs_of(call: HeardCall, positions: Tensor, autocast: torch.dtype | None) -> _Inputs:
+    """`autocast` is the type that training computes in: the logits after the update must be rounded like these."""
+    tensors = (value for value in (*call.inputs[0], *call.inputs[1].values()) if isinstance(value, Tensor))
+    batch = next((len(value) for value in tensors if value.dim()), len(call.query))
+    args = tuple(_first(value, batch) for value in call.inputs[0])
+    kwargs = {name: _first(value, batch) for name, value in call.inputs[1].items()}
+    logits = call.rows(positions, 0, 1).logits(torch.arange(len(positions)))[0]
+    return _Inputs(call.module, args, kwargs, positions, logits, autocast)
+
+
+def _random_states_kept(devices: Iterable[torch.device]) -> ExitStack:
+    """Restores the generators of the CPU and of these devices after the block."""
+    restore = ExitStack()
+    restore.enter_context(torch.random.fork_rng(devices=[]))
+    for device in devices:
+        # A kind of device with a single generator, such as Apple's, cannot be asked for the one of a device.
+        if hasattr(getattr(torch, device.type, None), "device_count") and device.type not in ("cpu", "mps"):
+            restore.enter_context(torch.random.fork_rng([device], device_type=device.type))
+    return restore
+
+
+def no_change(heads: int) -> State:
+    """For a rank or layer whose inputs were not kept."""
+    return {
+        "logit_change/squares": torch.zeros(heads, dtype=torch.float64),
+        "logit_change/entries": torch.zeros(heads, dtype=torch.float64),
+        "logit_change/largest": torch.full((heads,), -torch.inf, dtype=torch.float64),
+    }
+
+
+@torch.no_grad()
+def _change(listener: Listener, inputs: _Inputs) -> State:
+    before = inputs.logits
+    # Without its cache: weights that autocast cast before the update must not be reused.
+    autocast = (
+        torch.autocast(before.device.type, dtype=inputs.autocast, cache_enabled=False) if inputs.autocast else None
+    )
+    with autocast or nullcontext():
+        call = listener.capture(inputs.module, inputs.args, inputs.kwargs)
+    if call is None or call.key.shape[-2] != before.shape[-1]:
+        return no_change(len(before))
+    after = call.rows(inputs.positions).logits(torch.arange(len(inputs.positions)))[0]
+    before, after = where_double(before), where_double(after)
+    finite = (before.isfinite() & after.isfinite()).flatten(1)
+    return change_sums((after - before).flatten(1), finite, (1,))
+
+
+def change_sums(change: Tensor, counted: Tensor, over: tuple[int, ...]) -> State:
+    """Squares, number and largest size of the changes that are counted, by head; `over` are the other dimensions."""
+    change = torch.where(counted, change, 0.0).double()
+    return {
+        "logit_change/squares": change.square().sum(over),
+        "logit_change/entries": counted.sum(over).double(),
+        "logit_change/largest": torch.where(counted.any(over), change.abs().amax(over), -torch.inf),
+    }
+
+
+def _first(value: Any, batch: int) -> Any:
+    """The first sequence of an input of a module; a key cache is left out, since it must not be written again."""
+    if isinstance(value, Tensor):
+        first = value.detach()[:1] if value.dim() > 1 and len(value) == batch else value.detach()
+        # The residual stream may be overwritten in place; masks and positions are not, and are large.
+        return first.clone() if first.dim() == 3 and first.is_floating_point() else first
+    if isinstance(value, tuple):
+        return tuple(_first(part, batch) for part in value)
+    return None if "Cache" in type(value).__name__ else value

@@ -1,7 +1,8 @@
 """The run folder of a monitor: a manifest, and one line per step that was read.
 
-What is special: a line is appended and flushed as soon as its step is over, so a killed run keeps its measurements. A
-run that resumes from a checkpoint keeps the lines up to it, and replaces those after it.
+A line is appended and flushed as soon as its step is over, so a killed run keeps its measurements; each carries its own
+checksum, and an incomplete last line (of a run that was killed, or is still writing) is ignored. So the folder can be
+opened at any time. A run that resumes from a checkpoint keeps the lines up to it, and replaces those after it.
 """
 
 from __future__ import annotations
@@ -9,49 +10,133 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
+import zlib
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, BinaryIO
 
 from .._errors import AbbeError
-from .._files import is_unfinished, read_json, write_json, write_whole
+from .._files import finite, is_unfinished, read_json, write_json, write_whole
 from .._locks import HOLDER, LOCK, held
-from ..results import FORMAT, MANIFEST, STEPS, Training, checked_manifest, decoded_steps, encoded_step, kept_until
+from ..results import MANIFEST, checked_manifest
 from ._alerts import list_rules
 from ._quantities import list_quantities
 
-_PACKAGES = ("abbe", "torch", "transformers", "numba", "polars")
+STUDY, STEPS = "watch", "steps.jsonl"
+_CHECK = "crc32"
+
+
+# -- Lines ------------------------------------------------------------------------------------------------------------
+
+
+def encoded_step(record: Mapping[str, Any]) -> str:
+    r"""A record as one line, with its checksum; NaN and infinity become null.
+
+    Args:
+        record: of a step that was read.
+
+    Returns:
+        The line, with its newline.
+
+    Examples:
+        >>> abbe.training.encoded_step({"step": 1, "loss": 2.5})
+        '{"crc32":339451216,"step":1,"loss":2.5}\n'
+    """
+    text = json.dumps(finite(record), separators=(",", ":"), allow_nan=False)
+    return f'{{"{_CHECK}":{zlib.crc32(text.encode())},{text[1:]}\n'
+
+
+class StepsFile:
+    """The records of a growing file: each read decodes only what was appended since the last one.
+
+    A run that resumes from a checkpoint replaces its file, which is then read from the start: it has another inode, is
+    shorter, or has another line where the last one ended.
+
+    Args:
+        path: of the file.
+
+    Examples:
+        >>> from pathlib import Path
+        >>> steps = abbe.training.StepsFile(Path("steps.jsonl"))
+        >>> before = steps.read()
+        >>> _ = Path("steps.jsonl").write_text(abbe.training.encoded_step({"step": 1}) + '{"crc32":')
+        >>> before, steps.read()
+        ([], [{'step': 1}])
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._forget()
+
+    def _forget(self) -> None:
+        self._records: list[dict[str, Any]] = []
+        self._identity: tuple[int, int] | None = None
+        self._end, self._last = 0, b""
+
+    def read(self) -> list[dict[str, Any]]:
+        """All records so far; none if there is no file."""
+        if not self.path.exists():
+            self._forget()
+            return []
+        try:
+            with open(self.path, "rb") as file:
+                appended = self._appended(file)
+        except OSError as error:
+            raise AbbeError(f"{self.path} cannot be read: {error.strerror}") from None
+        whole, newline, _ = appended.rpartition(b"\n")  # a line without a newline is still being written
+        if newline:
+            lines, first = whole.split(b"\n"), len(self._records) + 1
+            self._records += [self._decoded(number, line) for number, line in enumerate(lines, first)]
+            self._end, self._last = self._end + len(whole) + 1, lines[-1]
+        return list(self._records)
+
+    def _appended(self, file: BinaryIO) -> bytes:
+        about = os.fstat(file.fileno())
+        identity = about.st_dev, about.st_ino
+        file.seek(max(0, self._end - len(self._last) - 1))
+        continues = not self._end or file.read(len(self._last) + 1) == self._last + b"\n"
+        if identity != self._identity or about.st_size < self._end or not continues:
+            self._forget()
+            self._identity = identity
+            file.seek(0)
+        return file.read()
+
+    def _decoded(self, number: int, line: bytes) -> dict[str, Any]:
+        head, _, rest = line.partition(b",")
+        try:
+            if json.loads(head + b"}")[_CHECK] != zlib.crc32(b"{" + rest):
+                raise ValueError
+            record: dict[str, Any] = json.loads(b"{" + rest)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise AbbeError(f"{self.path} is damaged: line {number} is not what was written") from None
+        return record
+
+
+# -- Folder -----------------------------------------------------------------------------------------------------------
 
 
 def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -> dict[str, Any]:
     """The identity of a run: class and configuration of its model, settings, and versions."""
+    from ..runs.measuring import study_facts  # loads models, for which `abbe watch` must not wait
+
     configuration = network.config.to_diff_dict()
     for irrelevant in ("transformers_version", "dtype", "_name_or_path"):
         configuration.pop(irrelevant, None)
     digest = hashlib.sha256(json.dumps(configuration, sort_keys=True, default=str).encode()).hexdigest()
-    name = getattr(network.config, "_name_or_path", "") or type(network).__name__
-    return {
-        "format": FORMAT,
-        "study": Training.study,
+    kind = type(network).__name__
+    return study_facts(STUDY, settings) | {
         "finished": True,  # it can be opened at any time
-        "identity": {"model": type(network).__name__, "configuration": digest, "settings": dict(settings)},
-        "versions": {"python": platform.python_version()} | {name: version(name) for name in _PACKAGES},
-        "machine": {"system": platform.platform(terse=True), "threads": torch.get_num_threads()},
+        "identity": {"model": kind, "configuration": digest, "settings": dict(settings)},
         "model": {
-            "name": name,
-            "class": type(network).__name__,
+            "name": getattr(network.config, "_name_or_path", "") or kind,
+            "class": kind,
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
             "configuration": digest,
         },
         "text": {"name": "the batches of the training run"},
-        "settings": dict(settings),
         "self_check": {"error": None, "why": "nothing was read yet"},
         "layers": [],
         "quantities": [asdict(quantity) for quantity in list_quantities()],
@@ -62,16 +147,17 @@ def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -
 
 
 class Record:
+    """What a monitor has measured, in memory and in its folder, which it holds until it is closed."""
+
     def __init__(self, folder: str | os.PathLike[str] | None, manifest: dict[str, Any], resume: int) -> None:
         self.manifest, self.path = manifest, None if folder is None else Path(folder)
         self.records: list[dict[str, Any]] = []
         self._open = ExitStack()
-        if self.path is None:
-            return
-        with ExitStack() as undo:
-            undo.enter_context(held(self.path))
-            self._take(self.path, resume)
-            self._open = undo.pop_all()
+        if self.path is not None:
+            with ExitStack() as undo:
+                undo.enter_context(held(self.path))
+                self._take(self.path, resume)
+                self._open = undo.pop_all()
 
     def add(self, record: dict[str, Any]) -> None:
         self.records.append(record)
@@ -95,22 +181,19 @@ class Record:
     def close(self) -> None:
         self._open.close()
 
-    def result(self) -> Training:
-        return Training(list(self.records), dict(self.manifest))
-
     def _take(self, path: Path, resume: int) -> None:
         """Start or resume in a folder whose lock is held."""
         if any(file.name not in (LOCK, HOLDER) and not is_unfinished(file) for file in path.iterdir()):
             stored = _check_same(path, self.manifest["identity"])
-            before = decoded_steps(path / STEPS)
+            before = StepsFile(path / STEPS).read()
             if before and not resume:
                 raise AbbeError(
                     f"{path} holds a run up to step {before[-1]['step']:,}: resume it with resume=STEP, the step of "
                     "the checkpoint, or name another folder"
                 )
-            self.records = kept_until(before, resume)
+            self.records = [record for record in before if record["step"] <= resume]
             self.manifest |= {name: stored[name] for name in ("made", "layers", "self_check") if name in stored}
-        write_whole(path / STEPS, "".join(encoded_step(record) for record in self.records))
+        write_whole(path / STEPS, "".join(map(encoded_step, self.records)))
         write_json(path / MANIFEST, self.manifest)
 
 
@@ -119,13 +202,12 @@ def _check_same(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
     if not (path / MANIFEST).is_file():
         raise AbbeError(f"{path} is not empty and holds no run: name a new folder")
     manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
-    if manifest.get("study") != Training.study:
+    if manifest.get("study") != STUDY:
         raise AbbeError(f"{path} is a folder of `abbe {manifest.get('study')}`: name a new folder")
-    stored = manifest.get("identity") or {}
-    plain = json.loads(json.dumps(identity))
-    different = [key for key in ("model", "configuration") if stored.get(key) != plain[key]]
+    stored, wanted = manifest.get("identity") or {}, json.loads(json.dumps(identity))
+    different = [key for key in ("model", "configuration") if stored.get(key) != wanted[key]]
     settings = stored.get("settings") or {}
-    different += [key for key, value in plain["settings"].items() if settings.get(key) != value]
+    different += [key for key, value in wanted["settings"].items() if settings.get(key) != value]
     if different:
         raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder")
     return manifest

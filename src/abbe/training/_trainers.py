@@ -10,15 +10,13 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from transformers.trainer_callback import CallbackHandler, TrainerCallback
+from transformers.trainer_callback import CallbackHandler
 
 from .._arguments import shown
 from .._errors import AbbeError
-from ._record import free_folder, last_folder
 
 Tracker = Callable[[Mapping[str, float], int], object]  # metrics and step
 _ALLOWED = (
@@ -37,7 +35,7 @@ _IN_A_BAR = {
 def make_trackers(trackers: object) -> list[Tracker]:
     if trackers is None:
         return []
-    return [_tracker(one) for one in (trackers if isinstance(trackers, (list, tuple)) else [trackers])]
+    return [_tracker(target) for target in (trackers if isinstance(trackers, (list, tuple)) else [trackers])]
 
 
 def _tracker(target: Any) -> Tracker:
@@ -46,7 +44,9 @@ def _tracker(target: Any) -> Tracker:
     if callable(getattr(target, "add_scalar", None)):
         return _to_writer(target)
     if callable(getattr(target, "set_postfix", None)):
-        return lambda metrics, step: target.set_postfix(_postfix(metrics), refresh=False)
+        return lambda metrics, step: target.set_postfix(
+            {short: f"{metrics[name]:.3g}" for name, short in _IN_A_BAR.items() if name in metrics}, refresh=False
+        )
     if callable(getattr(target, "log", None)):
         return lambda metrics, step: target.log(dict(metrics), step=step)
     if callable(target):
@@ -55,10 +55,10 @@ def _tracker(target: Any) -> Tracker:
 
 
 def _named(name: str) -> Tracker:
-    kind, colon, place = name.partition(":")
-    if kind == "tensorboard" and place:
+    kind, colon, folder = name.partition(":")
+    if kind == "tensorboard" and folder:
         _import("tensorboard")
-        return OwnWriter(place)
+        return OwnWriter(folder)
     if kind in _LOG and not colon:
         log = getattr(_import(kind), _LOG[kind])
         return lambda metrics, step: log(dict(metrics), step=step)
@@ -101,10 +101,6 @@ def _to_writer(writer: Any) -> Tracker:
     return log
 
 
-def _postfix(metrics: Mapping[str, float]) -> dict[str, str]:
-    return {short: f"{metrics[name]:.3g}" for name, short in _IN_A_BAR.items() if name in metrics}
-
-
 def log_to(
     trackers: Iterable[Tracker], metrics: Mapping[str, float], step: int, say: Callable[[str], object]
 ) -> list[Tracker]:
@@ -120,48 +116,7 @@ def log_to(
     return working
 
 
-class TrainerEvents(TrainerCallback):
-    """What transformers' Trainer calls; `Monitor` does the work."""
-
-    folder: Any
-    steps_done: int
-    should_stop: bool
-    close: Callable[[], None]
-    _begin: Callable[..., None]
-    _prepare: Callable[[], None]
-    _finish: Callable[[Any, float | None], None]
-    _reporters: list[Tracker]
-    _spread: bool
-    _rate: float | None = None
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        folder = self.folder
-        if folder is None:
-            output = Path(args.output_dir)
-            folder = (state.global_step and last_folder(output)) or free_folder(output)
-        self._begin(kwargs["model"], state.global_step, folder, bool(getattr(args, "torch_compile", False)))
-        self._spread = bool(getattr(args, "average_tokens_across_devices", False))
-        self._reporters = _reporters(args, state, control, kwargs)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._prepare()
-
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        # The scheduler has moved on when the step ends: this is the rate that the step uses.
-        groups = getattr(kwargs.get("optimizer"), "param_groups", None)
-        self._rate = float(groups[0]["lr"]) if groups else None
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        self._finish(None, self._rate)
-        if self.should_stop:
-            control.should_training_stop = True
-        return control
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.close()
-
-
-def _reporters(args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> list[Tracker]:
+def reporters(args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> list[Tracker]:
     """Trainer's own trackers: the callbacks that transformers keeps among its integrations."""
     from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
@@ -184,7 +139,9 @@ def _all_callbacks() -> list[Any]:
     return []
 
 
-def lightning_callback(monitor: TrainerEvents) -> Any:
+def lightning_callback(monitor: Any) -> Any:
+    """A callback of Lightning that drives a `Monitor`."""
+
     class MonitorCallback(_lightning_base()):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             monitor._begin(pl_module, trainer.global_step, monitor.folder)

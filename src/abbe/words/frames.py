@@ -86,20 +86,7 @@ def frame(rows: str, *columns: Column, file: str = "") -> Any:
     return field(repr=False, metadata={FRAME: Frame(rows, columns, file)})
 
 
-def column(
-    name: str,
-    dtype: Any,
-    meaning: str,
-    *,
-    label: str = "",
-    share: bool = False,
-    signed: bool = False,
-    interval: bool = False,
-) -> Column:
-    """A column of a table; see `Column`."""
-    return Column(name, dtype, meaning, label, share, signed, interval)
-
-
+column = Column  # beside `frame`, in declarations
 LAYER = column("layer", int, "in the order in which the model calls its layers, from 0; null for all heads together")
 HEAD = column("head", int, "query head of the layer, from 0; null for all heads together")
 LENGTH = column("length", int, "tokens per window; null for rows of no single length")

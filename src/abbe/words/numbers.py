@@ -1,4 +1,4 @@
-"""Numbers as text. The script of the pages (`views/scripts/numbers.js`) gives the same text."""
+"""Numbers as text. The script of the pages (`views/scripts/data.js`) gives the same text."""
 
 from __future__ import annotations
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,15 +14,15 @@ from typing import Any
 
 import pytest
 import torch
-from inside import Forbidden, export_check, fresh_answer
 from real import pulled, shared_model
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
+from small_gguf import small_llama, write_gguf
 from tiny_models import GROUPED, SMALL, bert, byte_tokenizer, llama, make, t5, text_pair, tokens
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import abbe
 from abbe import AbbeError
-from abbe.models import wrap
+from abbe.models import gguf_error, read_export, wrap
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 SHARPER = "layers.0.heads.1=softmax:temperature=0.6; layers.1=learned-temperature:t=0.5/-0.3/0.2/0.1"
@@ -32,11 +34,14 @@ Made = Callable[..., Any]
 def same_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check loads the folder here: a fresh process takes seconds to import torch."""
 
-    def run(job: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
-        fresh_answer(job)
-        return load_file(path)
+    def run(command: list[str], *, input: str, **_: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "meta_path", [*sys.meta_path])
+            patch.setattr(sys, "stdin", io.StringIO(input))
+            runpy.run_path(command[-1], run_name="__main__")
+        return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(export_check, "_run", run)
+    monkeypatch.setattr(subprocess, "run", run)
 
 
 def tiny(**settings: Any) -> Any:
@@ -45,27 +50,20 @@ def tiny(**settings: Any) -> Any:
 
 @pytest.mark.slow
 def test_the_check_runs_in_a_fresh_process_without_abbe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder with a plan is refused there, a plain one is not."""
     jobs: list[dict[str, Any]] = []
-    run = export_check._run
+    run = subprocess.run
 
-    def noted(job: dict[str, Any], path: Path) -> Any:
-        jobs.append(job)
-        return run(job, path)
+    def noted(*command: Any, input: str, **options: Any) -> Any:
+        jobs.append(json.loads(input))
+        return run(*command, input=json.dumps(jobs[-1] | {"without_abbe": True}), **options)
 
-    monkeypatch.setattr(export_check, "_run", noted)
+    assert abbe.export(tiny(), SHARPER, tmp_path / "before").error < 1e-5
+    monkeypatch.setattr(subprocess, "run", noted)
     assert abbe.export(tiny(), SHARPER, tmp_path / "sharper").error < 1e-5
-    assert abbe.export(tiny(), SPARSE, tmp_path / "sparse").error < 1e-5
-    assert [job["without_abbe"] for job in jobs] == [True, False]
-    alone = jobs[1] | {"folder": str(tmp_path / "sparse"), "without_abbe": True}
     with pytest.raises(AbbeError, match="a fresh process cannot load it"):
-        run(alone, tmp_path / "answer")
-
-
-def test_abbe_is_forbidden_there() -> None:
-    for name in ("abbe", "abbe.models"):
-        with pytest.raises(ImportError, match="abbe is forbidden here"):
-            Forbidden().find_spec(name)
-    assert Forbidden().find_spec("torch") is None
+        abbe.export(tiny(), SPARSE, tmp_path / "sparse")
+    assert [job["without_abbe"] for job in jobs] == [True, False]
 
 
 @pytest.mark.usefixtures("same_process")
@@ -216,22 +214,26 @@ def test_encoder_decoders_and_encoders(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kept", [True, False])
 @pytest.mark.usefixtures("same_process")
 def test_what_fails_its_check_is_removed(kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = export_check._run
+    run = subprocess.run
 
-    def damaged(job: dict[str, Any], path: Path) -> dict[str, torch.Tensor]:
-        got = run(job, path)
-        return got | ({"output": got["output"] * 1.001} if kept else {"generated": got["generated"] + 1})
+    def damaged(*command: Any, **options: Any) -> Any:
+        done, path = run(*command, **options), json.loads(options["input"])["answer"]
+        got = load_file(path)
+        save_file(got | ({"output": got["output"] * 1.001} if kept else {"generated": got["generated"] + 1}), path)
+        return done
 
-    monkeypatch.setattr(export_check, "_run", damaged)
+    monkeypatch.setattr(subprocess, "run", damaged)
     why = "its outputs differ by" if kept else "greedy generation gives other tokens"
     with pytest.raises(AbbeError, match=f"was not written, because the check failed: {why}"):
         abbe.export(tiny(), SHARPER, tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_process_that_cannot_load_it_says_why(tmp_path: Path) -> None:
-    with pytest.raises(AbbeError, match="a fresh process cannot load it: KeyError: 'without_abbe'"):
-        export_check._run({}, tmp_path / "answer")
+def test_a_process_that_cannot_load_it_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = subprocess.CompletedProcess([], 1, "", "Traceback\n  a line\nKeyError: 'that'\n")
+    monkeypatch.setattr(subprocess, "run", lambda *command, **options: failed)
+    with pytest.raises(AbbeError, match="a fresh process cannot load it: KeyError: 'that'"):
+        abbe.export(tiny(), SHARPER, tmp_path / "out")
 
 
 def test_mistakes(tmp_path: Path) -> None:
@@ -291,6 +293,42 @@ def test_a_carried_folder_is_not_tapped_and_the_error_names_a_command_that_works
     carried.network.set_attn_implementation("sdpa")
     with abbe.tap(carried) as tapped:
         assert tapped.check(input_ids=torch.arange(20)[None]) < 1e-3
+
+
+@pytest.mark.usefixtures("same_process")
+def test_learned_slopes_are_carried(tmp_path: Path) -> None:
+    model = tiny()
+    spec = "logn:trained=4,slope=-2/0/3/9,beyond=true,learn=true"
+    with abbe.swap(model, {"layers.1": spec}) as swapped:
+        swapped.save(tmp_path / "plan.safetensors")
+        wanted = model(input_ids=tokens()).logits
+    made = abbe.export(model, f"file:{tmp_path / 'plan.safetensors'}", tmp_path / "carried")
+    assert not made.plain
+    read: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "carried").eval()
+    torch.testing.assert_close(read(input_ids=tokens()).logits, wanted, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(wanted, model(input_ids=tokens()).logits, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_file_of_the_folded_model_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ABBE_CACHE", str(tmp_path / "cache"))
+    source = write_gguf(small_llama(), tmp_path / "small.gguf")
+    written = abbe.export(source, "*.heads.0,3=softmax:temperature=0.5", tmp_path / "sharper")
+    assert written.plain
+    assert read_export(tmp_path / "sharper") == written
+    back = write_gguf(abbe.load(tmp_path / "sharper").network, tmp_path / "sharper.gguf")
+    assert gguf_error(written, back) < 1e-5
+    half = write_gguf(abbe.load(tmp_path / "sharper").network, tmp_path / "half.gguf", half=True)
+    assert 1e-5 < gguf_error(written, half) < 0.1  # a coarser file is reported, not refused
+    with pytest.raises(AbbeError, match=r"small\.gguf differs from .*sharper by"):
+        gguf_error(written, source)
+    with pytest.raises(AbbeError, match=r"is written; abbe makes no GGUF itself: run llama\.cpp's `python convert_hf_"):
+        gguf_error(written, tmp_path / "none.gguf")
+    with pytest.raises(AbbeError, match="was not written by `abbe export`"):
+        read_export(tmp_path)
+    sparse = abbe.export(source, "sparsemax", tmp_path / "sparse")
+    with pytest.raises(AbbeError, match=r"needs abbe, so llama\.cpp cannot run it"):
+        gguf_error(sparse, back)
 
 
 ALONE = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,17 +14,14 @@ import huggingface_hub
 import pytest
 import torch
 import transformers
+from folders import IDS, change, refusal, save, weights
 from huggingface_hub import try_to_load_from_cache
 from huggingface_hub.errors import LocalEntryNotFoundError
-from inside import quiet
-from safetensors.torch import load_file, save_file
-from tiny_models import byte_tokenizer
 from transformers.utils import logging
 
 from abbe import AbbeError
 from abbe.models import load, swap
 
-IDS = torch.tensor([[72, 101, 108, 108, 111, 33]])
 SHAPE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 SMALL = SHAPE | {"vocab_size": 256}
 T5 = {"d_model": 16, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 2, "vocab_size": 256}
@@ -38,12 +34,6 @@ def make(architecture: str, **settings: Any) -> Any:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return kind(kind.config_class(**(shape | settings))).eval()
-
-
-def save(network: Any, folder: Path) -> Path:
-    network.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
-    return folder
 
 
 def output(network: Any) -> torch.Tensor:
@@ -64,13 +54,6 @@ def copy(folder: Path, tmp_path: Path) -> Path:
     for path in folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     return tmp_path
-
-
-def refusal(name: object, **more: Any) -> str:
-    with pytest.raises(AbbeError) as error:
-        load(name, **more)  # type: ignore[arg-type]
-    assert "\n" not in str(error.value)
-    return str(error.value)
 
 
 def test_the_fingerprint_is_the_hash_of_names_shapes_and_bytes(folder: Path) -> None:
@@ -147,13 +130,6 @@ def test_contexts(tmp_path: Path, folder: Path) -> None:
         model.network(input_ids=torch.full((1, 65), 5))
 
 
-def test_the_dtype_is_kept(folder: Path) -> None:
-    assert load(folder).network.dtype == torch.float32
-    assert load(folder, dtype=torch.bfloat16).network.dtype == torch.bfloat16
-    assert load("embedded", dtype=torch.float64).network.dtype == torch.float64
-    assert "torch.int64" in refusal(folder, dtype=torch.int64)
-
-
 def test_loading_is_silent_and_settings_come_back(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     logging.set_verbosity(logging.INFO)
     try:
@@ -167,15 +143,12 @@ def test_loading_is_silent_and_settings_come_back(folder: Path, capfd: pytest.Ca
         logging.set_verbosity_warning()
 
 
-def test_a_user_who_hides_progress_bars_keeps_them_hidden() -> None:
+def test_a_user_who_hides_progress_bars_keeps_them_hidden(request: pytest.FixtureRequest) -> None:
     logging.disable_progress_bar()
-    try:
-        with quiet():
-            pass
-        assert not logging.is_progress_bar_enabled()
-        assert huggingface_hub.utils.are_progress_bars_disabled()
-    finally:
-        logging.enable_progress_bar()
+    request.addfinalizer(logging.enable_progress_bar)
+    load("embedded")
+    assert not logging.is_progress_bar_enabled()
+    assert huggingface_hub.utils.are_progress_bars_disabled()
 
 
 class Bomb:
@@ -200,26 +173,20 @@ def test_pickles_are_never_opened(copy: Path, name: str) -> None:
 
 def test_code_of_others_never_runs(copy: Path) -> None:
     (copy / "evil.py").write_text(f"open({str(copy / 'exploded')!r}, 'w')\nclass Config: ...\nclass Model: ...\n")
-    config = json.loads((copy / "config.json").read_text())
-    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}
-    (copy / "config.json").write_text(json.dumps(config))
-    assert "cannot read the model" in refusal(copy)
+    code = {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}
+    assert "cannot read the model" in refusal(change(copy, model_type="evil", auto_map=code))
     assert not (copy / "exploded").exists()
 
 
 def test_missing_weights_are_not_drawn_at_random(copy: Path) -> None:
-    weights = load_file(copy / "model.safetensors")
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    save_file(weights, copy / "model.safetensors", metadata={"format": "pt"})
-    assert "1 are missing, such as model.layers.1.mlp.up_proj.weight" in refusal(copy)
+    name = "model.layers.1.mlp.up_proj.weight"
+    weights(copy, lambda stored: {key: weight for key, weight in stored.items() if key != name})
+    assert f"1 are missing, such as {name}" in refusal(copy)
 
 
 def test_a_missing_pooler_is_harmless_and_reproducible(tmp_path: Path) -> None:
     network = make("BertModel")
-    save(network, tmp_path)
-    weights = load_file(tmp_path / "model.safetensors")
-    left = {name: weight for name, weight in weights.items() if "pooler" not in name}
-    save_file(left, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    weights(save(network, tmp_path), lambda stored: {key: one for key, one in stored.items() if "pooler" not in key})
     model = load(tmp_path)
     assert torch.equal(output(model.network), output(network))
     torch.manual_seed(99)
@@ -257,11 +224,8 @@ def test_names_that_are_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     (tmp_path / "weights.safetensors").touch()
     assert "is a file" in refusal(tmp_path / "weights.safetensors")
     assert "there is no file" in refusal("nowhere.gguf")
-
-
-def test_a_revision_is_for_the_hub_only(folder: Path) -> None:
-    assert "for hub ids only" in refusal(folder, revision="main")
-    assert "for hub ids only" in refusal("embedded", revision="main")
+    for name in (tmp_path, "embedded"):
+        assert "for hub ids only" in refusal(name, revision="main")
 
 
 @pytest.fixture

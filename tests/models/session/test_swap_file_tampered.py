@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any
 
@@ -60,106 +62,59 @@ def test_another_number_is_found_by_the_checksum(path: Path) -> None:
     assert "is damaged: its checksum is wrong" in refusal(path, json.dumps(facts), tensors)
 
 
-def test_a_file_of_an_older_version_has_no_checksum(path: Path) -> None:
-    facts, tensors = contents(path)
-    del facts["sha256"]
-    save_file(tensors, path, {"abbe_swap": json.dumps(facts)})
-    with swap(llama(), f"file:{path}") as swapped:
-        assert len(swapped.normalizers) == 2
-
-
-def test_the_file_that_nobody_changed_is_read(path: Path) -> None:
+@pytest.mark.parametrize("old", [False, True])
+def test_a_file_that_nobody_changed_is_read_also_without_a_checksum(path: Path, old: bool) -> None:
     facts, tensors = contents(path)
     assert sorted(tensors) == [RAW, "1.learned.alpha.raw"]
+    facts = {name: value for name, value in facts.items() if not old or name != "sha256"}
     save_file(tensors, path, {"abbe_swap": json.dumps(facts)})
     with swap(llama(), f"file:{path}") as swapped:
         assert [str(groups[0].normalizer) for groups in swapped.normalizers.values()] == [f"{LEARNED},heads=4"] * 2
 
 
-@pytest.mark.parametrize("text", ["", "{", "no JSON", "[" * 100_000])
-def test_no_json(path: Path, text: str) -> None:
-    assert refusal(path, text, contents(path)[1]).endswith("its metadata is not JSON")
-
-
-@pytest.mark.parametrize("text", ["[]", "1", "null", '"text"'])
-def test_json_of_another_kind(path: Path, text: str) -> None:
-    assert refusal(path, text, contents(path)[1]).endswith("is not a JSON object")
-
-
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("texts", "message"),
     [
-        ("model", None, "does not name the model's class"),
-        ("model", 7, "does not name the model's class"),
-        ("specs", None, "its specs are not a list of strings"),
-        ("specs", "sparsemax", "its specs are not a list of strings"),
-        ("specs", ["sparsemax", 3], "its specs are not a list of strings"),
-        ("layers", None, "its layers are not a list of objects"),
-        ("layers", {"0": {}}, "its layers are not a list of objects"),
-        ("layers", [1, 2], "its layers are not a list of objects"),
+        (["", "{", "no JSON", "[" * 100_000], "its metadata is not JSON"),
+        (["[]", "1", "null", '"text"'], "is not a JSON object"),
     ],
 )
-def test_facts_of_another_kind(path: Path, name: str, value: object, message: str) -> None:
-    facts, tensors = contents(path)
-    assert message in refusal(path, json.dumps(facts | {name: value}), tensors)
-    del facts[name]
-    assert message in refusal(path, json.dumps(facts), tensors)
+def test_no_json(path: Path, texts: list[str], message: str) -> None:
+    tensors = contents(path)[1]
+    assert all(refusal(path, text, tensors).endswith(message) for text in texts)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("path", 3, "its layer 0 has no path or no number of heads"),
-        ("heads", "4", "its layer 0 has no path or no number of heads"),
-        ("heads", 4.0, "its layer 0 has no path or no number of heads"),
-        ("heads", True, "its layer 0 has no path or no number of heads"),
-        ("groups", {}, "the groups of its layer 0 are not a list of objects"),
-        ("groups", [[0]], "the groups of its layer 0 are not a list of objects"),
-    ],
-)
-def test_layers_of_another_kind(path: Path, name: str, value: object, message: str) -> None:
-    facts, tensors = contents(path)
-    facts["layers"][0][name] = value
-    assert message in refusal(path, json.dumps(facts), tensors)
-    del facts["layers"][0][name]
-    assert message in refusal(path, json.dumps(facts), tensors)
-
-
+LAYER, GROUP = ("layers", 0), ("layers", 0, "groups", 0)
 HEADS = "but must be whole numbers from 0 to 3"
+ONCE = "does not name every head of model.layers.0.self_attn once"
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "message"),
+    ("place", "values", "message"),
     [
-        ("pattern", 1, "has no pattern"),
-        ("heads", "0123", HEADS),
-        ("heads", [0.0, 1, 2, 3], HEADS),
-        ("heads", [False, True, 2, 3], HEADS),
-        ("heads", ["0", 1, 2, 3], HEADS),
-        ("heads", [-4, 1, 2, 3], HEADS),
-        ("heads", [0, 1, 2, 4], HEADS),
-        ("heads", [[0], 1, 2, 3], HEADS),
-        ("heads", [], HEADS),
-        ("heads", [0, 1, 2], "does not name every head of model.layers.0.self_attn once"),
-        ("heads", [0, 1, 2, 2], "does not name every head of model.layers.0.self_attn once"),
-        ("normalizer", -1, "has normalizer -1, of 2 that the file holds"),
-        ("normalizer", 2, "has normalizer 2, of 2 that the file holds"),
-        ("normalizer", True, "has normalizer True, of 2 that the file holds"),
-        ("normalizer", 0.0, "has normalizer 0.0, of 2 that the file holds"),
-        ("normalizer", "0", "has normalizer '0', of 2 that the file holds"),
+        (("model",), [None, 7], "does not name the model's class"),
+        (("specs",), [None, "sparsemax", ["sparsemax", 3]], "its specs are not a list of strings"),
+        (("layers",), [None, {"0": {}}, [1, 2]], "its layers are not a list of objects"),
+        ((*LAYER, "path"), [3], "its layer 0 has no path or no number of heads"),
+        ((*LAYER, "heads"), ["4", 4.0, True], "its layer 0 has no path or no number of heads"),
+        ((*LAYER, "groups"), [{}, [[0]]], "the groups of its layer 0 are not a list of objects"),
+        ((*GROUP, "pattern"), [1], "has no pattern"),
+        ((*GROUP, "heads"), ["0123", [0.0, 1, 2, 3], [False, True, 2, 3], ["0", 1, 2, 3], [-4, 1, 2, 3]], HEADS),
+        ((*GROUP, "heads"), [[0, 1, 2, 4], [[0], 1, 2, 3], []], HEADS),
+        ((*GROUP, "heads"), [[0, 1, 2], [0, 1, 2, 2]], ONCE),
+        ((*GROUP, "normalizer"), [-1, 2, True, 0.0, "0"], "has normalizer {value!r}, of 2 that the file holds"),
     ],
 )
-def test_groups(path: Path, name: str, value: object, message: str) -> None:
+def test_entries_of_another_kind(path: Path, place: tuple[Any, ...], values: list[Any], message: str) -> None:
     facts, tensors = contents(path)
-    facts["layers"][0]["groups"][0][name] = value
-    assert message in refusal(path, json.dumps(facts), tensors)
-
-
-@pytest.mark.parametrize("name", ["pattern", "heads", "normalizer"])
-def test_groups_that_lack_something(path: Path, name: str) -> None:
-    facts, tensors = contents(path)
-    del facts["layers"][0]["groups"][0][name]
-    assert "is damaged" in refusal(path, json.dumps(facts), tensors)
+    *outer, name = place
+    owner = reduce(getitem, outer, facts)
+    for value in values:
+        owner[name] = value
+        assert message.format(value=value) in refusal(path, json.dumps(facts), tensors)
+    del owner[name]
+    missing = HEADS if message == ONCE else message.format(value=-1)
+    assert missing in refusal(path, json.dumps(facts), tensors)
 
 
 @pytest.mark.parametrize("spec", ["nosuch", "", "entmax:alpha=0", "entmax:alpha=1.5,learn=true,heads=999999999999999"])
@@ -202,6 +157,13 @@ def test_tensors(path: Path, change: Callable[[Tensors], None], message: str) ->
     facts, tensors = contents(path)
     change(tensors)
     assert message in refusal(path, json.dumps(facts), tensors)
+
+
+def test_another_format(path: Path) -> None:
+    facts, tensors = contents(path)
+    save_file(tensors, path, {"abbe_swap": json.dumps(facts | {"format": 2})})
+    with pytest.raises(AbbeError, match=r"was written by abbe \S+, in a format that this abbe cannot read"):
+        swap(llama(), f"file:{path}")
 
 
 def test_another_class_with_the_same_layers(path: Path) -> None:

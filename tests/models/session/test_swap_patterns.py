@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
-from tiny_models import FAMILIES, bert, gpt2, llama, make, t5
+import copy
+from pathlib import Path
 
-from abbe import AbbeError, normalizer, swap
-from abbe.models import rules_in
+import pytest
+import torch
+from tiny_models import FAMILIES, bert, gpt2, llama, t5, tokens
+
+from abbe import AbbeError, Plan, normalizer, plan, swap, tap
+from abbe.models import HeadGroup, rules_in
 
 PATHS = ("model.layers.0.self_attn", "model.layers.1.self_attn", "model.layers.2.self_attn")
+
+
+def shown(groups_of: Plan | dict[str, tuple[HeadGroup, ...]]) -> dict[str, list[tuple[str, tuple[int, ...], str]]]:
+    return {
+        path: [(group.pattern, group.heads, str(group.normalizer)) for group in groups]
+        for path, groups in groups_of.items()
+    }
 
 
 def groups(what: object) -> dict[str, list[tuple[str, tuple[int, ...], str]]]:
     """Pattern, heads and spec of the groups of a llama with three layers of four heads."""
     with swap(llama(num_hidden_layers=3), what) as swapped:  # type: ignore[arg-type]
-        return {
-            path: [(group.pattern, group.heads, str(group.normalizer)) for group in applied]
-            for path, applied in swapped.normalizers.items()
-        }
-
-
-def test_a_spec_alone_is_for_all_heads() -> None:
-    assert groups("sparsemax") == {path: [("*", (0, 1, 2, 3), "sparsemax")] for path in PATHS}
+        return shown(swapped.normalizers)
 
 
 @pytest.mark.parametrize(
@@ -54,9 +58,8 @@ def test_the_first_pattern_that_names_a_head_wins() -> None:
     for path in (PATHS[0], PATHS[2]):
         assert by_layer[path] == [("*.heads.0,3", (0, 3), "sparsemax"), ("*", (1, 2), "softmax")]
     assert by_layer[PATHS[1]] == [("layers.1", (0, 1, 2, 3), "topk:k=2")]
-
-
-def test_a_last_pattern_for_all_may_be_left_with_nothing() -> None:
+    assert groups("sparsemax") == {path: [("*", (0, 1, 2, 3), "sparsemax")] for path in PATHS}
+    # A last pattern for all may be left with nothing.
     assert groups({"layers.0-2": "sparsemax", "*": "softmax"})[PATHS[0]] == [("layers.0-2", (0, 1, 2, 3), "sparsemax")]
 
 
@@ -166,9 +169,72 @@ def test_causal_order_is_needed_where_the_normalizer_says_so(spec: str) -> None:
     swap(t5(), {"decoder.*.SelfAttention": spec}).restore()
 
 
-def test_what_is_for_transformers_models_that_route_their_attention() -> None:
-    with pytest.raises(AbbeError, match=r"swap needs a transformers model .* got str"):
-        swap("gpt2", "sparsemax")
-    network = make("BloomForCausalLM", "BloomConfig", hidden_size=32, n_layer=2, n_head=4)
-    with pytest.raises(AbbeError, match="unsupported: BloomForCausalLM does not route its attention"):
-        swap(network, "sparsemax")
+# -- Plans: the same normalizers as a swap would install, with the model left as it is ---------------------------------
+
+RULES = {"layers.1": "topk:k=2", "*.heads.0,3": "ssmax:learn=true"}
+
+
+@pytest.mark.parametrize("what", ["sparsemax", "layers.0=topk:k=3; *=softmax", RULES, normalizer("entmax:alpha=1.2")])
+def test_a_plan_is_what_a_swap_installs(what: str) -> None:
+    network = llama(num_hidden_layers=3)
+    planned = plan(network, what)
+    with swap(network, what) as swapped:
+        assert shown(planned) == shown(swapped.normalizers)
+        assert planned.layers == swapped.layers == list(planned)
+    assert len(planned) == 3
+    assert sum(len(group.heads) for group in planned[planned.layers[0]]) == 4
+
+
+def test_the_model_stays_as_it_is() -> None:
+    network = gpt2()
+    before, config = network(input_ids=tokens()).logits, network.config
+    settings, names = copy.deepcopy(config.to_dict()), [name for name, _ in network.named_modules()]
+    plan(network, RULES)
+    assert network.config is config
+    assert config.to_dict() == settings
+    assert [name for name, _ in network.named_modules()] == names
+    assert not any(module._forward_pre_hooks for module in network.modules())
+    assert torch.equal(network(input_ids=tokens()).logits, before)
+
+
+def test_a_model_in_use_can_be_planned_for() -> None:
+    network = gpt2()
+    with swap(network, "sparsemax"):
+        assert {group.normalizer.name for (group,) in plan(network, "entmax").values() if group.normalizer} == {
+            "entmax"
+        }
+    with tap(network):
+        assert len(plan(network, "entmax")) == 2
+
+
+def test_the_table() -> None:
+    assert repr(plan(gpt2(n_layer=6, n_head=8), {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})) == (
+        "Plan for GPT2LMHeadModel, 6 layers\n"
+        "layers  heads    normalizer  pattern\n"
+        "0-2     0,4      sparsemax   *.heads.0,4\n"
+        "0-2     1-3,5-7  unchanged\n"
+        "3       0-7      topk:k=32   layers.3\n"
+        "4-5     0,4      sparsemax   *.heads.0,4\n"
+        "4-5     1-3,5-7  unchanged"
+    )
+    assert repr(plan(gpt2(n_layer=1), "sparsemax")).startswith("Plan for GPT2LMHeadModel, 1 layer\n")
+
+
+def test_a_saved_plan_is_read_by_swap(tmp_path: Path) -> None:
+    network, file = llama(), tmp_path / "plan.safetensors"
+    planned = plan(network, RULES)
+    planned.save(file)
+    assert shown(plan(network, f"file:{file}")) == shown(planned)
+    with swap(network, f"file:{file}") as swapped:
+        assert shown(swapped.normalizers) == shown(planned)
+
+
+def test_mistakes_are_those_of_swap() -> None:
+    with pytest.raises(AbbeError, match="plan needs a transformers model"):
+        plan(torch.nn.Linear(2, 2), "sparsemax")
+    for network, what in ((llama(), {"layers.7": "sparsemax"}), (bert(), "stick-breaking"), (t5(), "entmx")):
+        with pytest.raises(AbbeError) as wrong:
+            swap(network, what)
+        with pytest.raises(AbbeError) as planned:
+            plan(network, what)
+        assert str(planned.value) == str(wrong.value)

@@ -8,11 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import Keywords, RawCall, swapped_attention
+from inside import Keywords, RawCall
 from inside import kernels_threads as _threads
-from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _dispatch
 from inside import normalizers_step as _step
-from inside import swap_attention as _swap_attention
+from inside import swap_module as _swap
 from normalizer_cases import CASES, Case, every_case, slow
 from tiers import examples
 from torch import Tensor
@@ -52,12 +52,12 @@ def attend(made: Normalizer, inputs: States, mask: Tensor | None = None, scale: 
     group = HeadGroup("*", tuple(range(inputs[0].shape[1])), made)
     with _dispatch.kernels_from(1):
         call = RawCall("test", torch.nn.Module(), *inputs, mask, False, Keywords(scale=scale))
-        return swapped_attention(call, [group])
+        return _swap.swapped_attention(call, [group])
 
 
 def longer_way(made: Normalizer, inputs: States) -> Tensor:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_swap_attention, "step_attention", lambda *_: None)
+        patch.setattr(_swap, "step_attention", lambda *_: None)
         return attend(made, inputs)
 
 
@@ -115,17 +115,6 @@ def test_any_shape_and_scale(
     torch.testing.assert_close(output, wanted.transpose(1, 2), rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.quick(5)
-@pytest.mark.parametrize("keys", [1, 2, 5, 1023, 4096])
-@pytest.mark.parametrize("spec", SPECS)
-def test_lengths(spec: str, keys: int, steps: list[str]) -> None:
-    made, inputs = normalizer(spec), states(keys)
-    output = attend(made, inputs)
-    assert len(steps) == 1
-    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
-    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-4, atol=1e-5)
-
-
 @pytest.mark.parametrize(("batch", "heads", "key_heads"), [(1, 1, 1), (1, 8, 8), (3, 6, 2), (2, 4, 1), (5, 3, 3)])
 @pytest.mark.parametrize(("width", "wide"), [(1, 1), (7, 3), (64, 64), (16, 33)])
 def test_shapes(batch: int, heads: int, key_heads: int, width: int, wide: int, steps: list[str]) -> None:
@@ -134,34 +123,47 @@ def test_shapes(batch: int, heads: int, key_heads: int, width: int, wide: int, s
     assert len(steps) == 1
 
 
-@pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", *map(slow, ("sink:b=2", "norm-softmax"))])
-def test_numbers_that_are_not_whole(spec: str, steps: list[str]) -> None:
-    query, key, value = states(300)
-    inputs = query + 0.1 * torch.randn_like(query), key + 0.1 * torch.randn_like(key), value
-    made = normalizer(spec)
-    output = attend(made, inputs, scale=0.3)
-    assert len(steps) == 1
-    torch.testing.assert_close(output, dense(made, inputs, scale=0.3), rtol=1e-5, atol=2e-6)
-
-
-@pytest.mark.parametrize("spec", SPECS)
-def test_queries_of_a_fused_projection(spec: str, steps: list[str]) -> None:
-    """They lie in one tensor with keys and values, so not one behind the other."""
+def fused() -> States:
+    """Queries that lie in one tensor with keys and values, so not one behind the other."""
     query, key, value = states(33)
     apart = torch.stack([query, query + 1], -1)[..., 0]
     assert not apart.is_contiguous()
-    assert torch.equal(attend(normalizer(spec), (apart, key, value)), attend(normalizer(spec), (query, key, value)))
-    assert len(steps) == 2
+    return apart, key, value
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_huge_logits(spec: str, steps: list[str]) -> None:
+def huge() -> States:
     query, key, value = states(100)
-    made, inputs = normalizer(spec), (query * 2.0**20, key * 2.0**20, value)
-    output = attend(made, inputs)
-    assert len(steps) == 1
+    return query * 2.0**20, key * 2.0**20, value
+
+
+def not_whole() -> States:
+    generator = torch.Generator().manual_seed(0)
+    query, key, value = states(300)
+    query, key = (x + 0.1 * torch.randn(x.shape, generator=generator) for x in (query, key))
+    return query, key, value
+
+
+INPUTS: dict[str, Callable[[], States]] = {
+    **{f"{keys} keys": lambda keys=keys: states(keys) for keys in (1, 2, 5, 1023, 4096)},  # type: ignore[misc]
+    "fused": fused,
+    "huge": huge,
+    "not whole": not_whole,
+}
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("spec", [*SPECS, *map(slow, ("sink:b=2", "norm-softmax"))])
+def test_lengths_and_numbers(spec: str, name: str, steps: list[str]) -> None:
+    made, (query, key, value), exact = normalizer(spec), INPUTS[name](), name == "not whole"
+    output = attend(made, (query, key, value))
     assert output.isfinite().all()
-    torch.testing.assert_close(output, longer_way(made, inputs), rtol=1e-5, atol=1e-6)
+    assert torch.equal(output, attend(made, (query.contiguous(), key, value)))
+    assert len(steps) == 2
+    torch.testing.assert_close(output, longer_way(made, (query, key, value)), rtol=1e-5, atol=1e-6)
+    if name != "huge":
+        rtol, atol = (1e-5, 2e-6) if exact else (1e-4, 1e-5)
+        torch.testing.assert_close(output, dense(made, (query, key, value)), rtol=rtol, atol=atol)
 
 
 @pytest.mark.parametrize("bad", [torch.nan, 1e38])
@@ -303,13 +305,13 @@ def test_short_texts_do_not_wait_for_a_kernel(steps: list[str]) -> None:
     made, (query, key, value) = normalizer("entmax:alpha=1.5"), states(50)
     for logits, entered in ((401, 0), (400, 1)):
         with _dispatch.kernels_from(logits):
-            _swap_attention._one_query(made, query, key, value, None, 0.125)
+            _swap._one_query(made, query, key, value, None, 0.125)
         assert len(steps) == entered
 
 
 def test_compiling_takes_the_longer_way(steps: list[str]) -> None:
     made, inputs = normalizer("softmax"), states(50)
-    step = torch.compile(_swap_attention._one_query, backend="aot_eager", fullgraph=True)
+    step = torch.compile(_swap._one_query, backend="aot_eager", fullgraph=True)
     with _dispatch.kernels_from(1):
         output = step(made, *inputs, None, 0.125)
     torch.testing.assert_close(output, dense(made, inputs), rtol=1e-5, atol=1e-6)
@@ -319,7 +321,7 @@ def test_compiling_takes_the_longer_way(steps: list[str]) -> None:
 def test_transforms_take_the_longer_way(steps: list[str]) -> None:
     made, inputs = normalizer("softmax"), states(50)
     with _dispatch.kernels_from(1):
-        step = torch.vmap(lambda q, k, v: _swap_attention._one_query(made, q, k, v, None, 0.125))
+        step = torch.vmap(lambda q, k, v: _swap._one_query(made, q, k, v, None, 0.125))
         output = step(*(x[None] for x in inputs))
     torch.testing.assert_close(output[0], dense(made, inputs), rtol=1e-5, atol=1e-6)
     assert not steps

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from inside import main_output
-from tiny_models import FAMILIES, Family, albert, eager_twin, gpt2, llama, make, t5, text_pair, tokens
+from tiny_models import FAMILIES, Family, albert, eager_twin, gpt2, llama, main_output, make, t5, text_pair, tokens
 from torch import Tensor, nn
 
 from abbe import normalizer, swap, tap
@@ -22,7 +21,7 @@ def listen(network: nn.Module, inputs: dict[str, Any]) -> tuple[list[AttentionCa
     """All calls of one forward pass, and its output."""
     calls: list[AttentionCall] = []
     with tap(network) as t:
-        t.check(**inputs)
+        assert 0 <= t.check(**inputs) < 1e-4
         t.listen(calls.append)
         output = main_output(network(**inputs))
     assert calls  # or every loop over them would pass
@@ -37,18 +36,61 @@ def eager_weights(network: nn.Module, inputs: dict[str, Any]) -> dict[tuple[str,
     return layers | {("cross", i): table for i, table in enumerate(result.get("cross_attentions") or ())}
 
 
+def listen_as_eager(network: nn.Module, inputs: dict[str, Any]) -> list[AttentionCall]:
+    """All calls of one forward pass, whose weights are those of the eager model."""
+    oracle, (calls, _) = eager_weights(network, inputs), listen(network, inputs)
+    for call in calls:
+        torch.testing.assert_close(call.weights(), oracle[call.kind, call.layer], atol=5e-6, rtol=0)
+    return calls
+
+
 @CASES
-def test_captured_calls_give_the_eager_weights(family: Family) -> None:
+def test_captured_calls_give_the_eager_weights_and_the_output_stays(family: Family) -> None:
     network = family.build()
-    calls, _ = listen(network, family.inputs())
-    oracle = eager_weights(network, family.inputs())
+    before = main_output(network(**family.inputs()))
+    calls, under_tap = listen(network, family.inputs())
+    assert torch.equal(before, main_output(network(**family.inputs())))
+    torch.testing.assert_close(under_tap, before, atol=2e-5, rtol=0)
+    oracle, order = eager_weights(network, family.inputs()), list(dict(network.named_modules()))
     assert sorted((call.kind, call.layer) for call in calls) == sorted(oracle)
+    for kind in ("self", "cross"):
+        own = [call for call in calls if call.kind == kind]
+        assert [call.layer for call in own] == list(range(len(own)))
+        places = [order.index(call.name) for call in own]
+        assert places == sorted(places)
     for call in calls:
         weights, wanted = call.weights(), oracle[call.kind, call.layer]
         assert wanted.std() > 0.02  # uniform weights would prove nothing
         torch.testing.assert_close(weights, wanted, atol=5e-6, rtol=0)
         some = torch.tensor([3, 0])
         torch.testing.assert_close(call.weights(some), wanted[:, :, some], atol=5e-6, rtol=0)
+
+
+@CASES
+def test_hidden_projection_and_value_are_those_of_the_module(family: Family) -> None:
+    """The module's own input, and with the weights its output."""
+    network, seen, produced = family.build(), [], []
+    calls, _ = listen(network, family.inputs())
+    modules = dict(network.named_modules())
+    hooks = [
+        modules[call.name].register_forward_pre_hook(
+            lambda module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
+        )
+        for call in calls
+    ]
+    hooks += [
+        call.projection.register_forward_hook(lambda module, args, output: produced.append(output)) for call in calls
+    ]
+    network(**family.inputs())
+    for hook in hooks:
+        hook.remove()
+    for call, states, wanted in zip(calls, seen, produced, strict=True):
+        torch.testing.assert_close(call.hidden, states, atol=2e-5, rtol=0)
+        groups = call.query.shape[1] // call.value.shape[1]
+        vectors = call.value.repeat_interleave(groups, 1) @ call.value_to_output()
+        bias = getattr(call.projection, "bias", None)
+        summed = (call.weights() @ vectors).sum(1) + (0 if bias is None else bias)
+        torch.testing.assert_close(summed, wanted, atol=3e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "gemma2", "gpt-oss"])
@@ -71,78 +113,6 @@ def test_weights_by_another_normalizer_are_those_of_a_swap(name: str) -> None:
     assert layers == list(range(len(swapped.layers)))
 
 
-@CASES
-def test_the_output_stays_as_it_was(family: Family) -> None:
-    network = family.build()
-    before = main_output(network(**family.inputs()))
-    _, under_tap = listen(network, family.inputs())
-    after = main_output(network(**family.inputs()))
-    assert torch.equal(before, after)
-    torch.testing.assert_close(under_tap, before, atol=2e-5, rtol=0)
-
-
-@CASES
-def test_the_self_check_error_is_rounding(family: Family) -> None:
-    network = family.build()
-    with tap(network) as t:
-        error = t.check(**family.inputs())
-        assert 0 <= error < 1e-5
-        assert t.error == error
-
-
-@CASES
-def test_projection_and_value_give_the_layers_output(family: Family) -> None:
-    network, produced = family.build(), []
-    calls, _ = listen(network, family.inputs())
-    hooks = [
-        call.projection.register_forward_hook(lambda module, args, output: produced.append(output)) for call in calls
-    ]
-    network(**family.inputs())
-    for hook in hooks:
-        hook.remove()
-    for call, wanted in zip(calls, produced, strict=True):
-        groups = call.query.shape[1] // call.value.shape[1]
-        vectors = call.value.repeat_interleave(groups, 1) @ call.value_to_output()
-        bias = getattr(call.projection, "bias", None)
-        summed = (call.weights() @ vectors).sum(1) + (0 if bias is None else bias)
-        torch.testing.assert_close(summed, wanted, atol=3e-5, rtol=1e-5)
-
-
-@CASES
-def test_layers_are_named_and_numbered_in_order(family: Family) -> None:
-    network = family.build()
-    calls, _ = listen(network, family.inputs())
-    paths = dict(network.named_modules())
-    for kind in ("self", "cross"):
-        own = [call for call in calls if call.kind == kind]
-        assert [call.layer for call in own] == list(range(len(own)))
-        order = list(paths)
-        assert [order.index(call.name) for call in own] == sorted(order.index(call.name) for call in own)
-
-
-@CASES
-def test_hidden_is_the_modules_own_input(family: Family) -> None:
-    network, seen = family.build(), []
-    calls, _ = listen(network, family.inputs())
-    modules = dict(network.named_modules())
-    hooks = [
-        modules[call.name].register_forward_pre_hook(
-            lambda module, args, kwargs: seen.append(args[0] if args else kwargs["hidden_states"]), with_kwargs=True
-        )
-        for call in calls
-    ]
-    network(**family.inputs())
-    for hook in hooks:
-        hook.remove()
-    for call, wanted in zip(calls, seen, strict=True):
-        torch.testing.assert_close(call.hidden, wanted, atol=2e-5, rtol=0)
-
-
-def test_grouped_heads_are_not_repeated() -> None:
-    calls, _ = listen(llama(), {"input_ids": tokens()})
-    assert all(call.query.shape[1] == 4 and call.key.shape[1] == call.value.shape[1] == 2 for call in calls)
-
-
 def test_options_are_captured_by_name() -> None:
     gemma, _ = listen(FAMILIES["gemma2"].build(), {"input_ids": tokens()})
     assert [(call.softcap, call.window, call.scale) for call in gemma] == [
@@ -155,21 +125,16 @@ def test_options_are_captured_by_name() -> None:
         assert torch.equal(call.sink, layer.self_attn.sinks)
     pair, _ = listen(t5(), text_pair())
     assert all(call.scale == 1 and call.position_bias is not None for call in pair)
-
-
-def test_a_scale_of_its_own_in_every_layer() -> None:
-    calls, _ = listen(gpt2(scale_attn_by_inverse_layer_idx=True), {"input_ids": tokens()})
-    assert [call.scale for call in calls] == [8**-0.5, 8**-0.5 / 2]
+    scaled, _ = listen(gpt2(scale_attn_by_inverse_layer_idx=True), {"input_ids": tokens()})
+    assert [call.scale for call in scaled] == [8**-0.5, 8**-0.5 / 2]  # another one in every layer
+    grouped, _ = listen(llama(), {"input_ids": tokens()})  # heads are not repeated
+    assert all(call.query.shape[1] == 4 and call.key.shape[1] == call.value.shape[1] == 2 for call in grouped)
 
 
 def test_a_module_that_is_called_twice_is_two_layers() -> None:
-    network = albert()
-    oracle = eager_weights(network, {"input_ids": tokens()})
-    calls, _ = listen(network, {"input_ids": tokens()})
+    calls = listen_as_eager(albert(), {"input_ids": tokens()})
     assert [call.layer for call in calls] == [0, 1, 2]
     assert len({call.name for call in calls}) == 1
-    for call in calls:
-        torch.testing.assert_close(call.weights(), oracle["self", call.layer], atol=5e-6, rtol=0)
 
 
 def test_cross_attention_of_a_bart() -> None:
@@ -179,11 +144,7 @@ def test_cross_attention_of_a_bart() -> None:
         "decoder_start_token_id": 1,
     }  # fmt: skip
     network = make("BartForConditionalGeneration", "BartConfig", **settings)
-    oracle = eager_weights(network, text_pair())
-    calls, _ = listen(network, text_pair())
-    assert sum(call.kind == "cross" for call in calls) == 2
-    for call in calls:
-        torch.testing.assert_close(call.weights(), oracle[call.kind, call.layer], atol=5e-6, rtol=0)
+    assert sum(call.kind == "cross" for call in listen_as_eager(network, text_pair())) == 2
 
 
 @pytest.mark.parametrize("factor", [None, 2], ids=["reads the same", "reads another"])

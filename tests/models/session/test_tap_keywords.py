@@ -11,11 +11,11 @@ import pytest
 import torch
 import transformers
 from inside import HARMLESS, checked_mask, read_keywords
-from tiny_models import gpt2, llama, make, tokens
+from tiny_models import gpt2, llama, tokens
 from torch import nn
 
 from abbe import AbbeError
-from abbe.models import tap
+from abbe.models import swap, tap
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 QUERY = torch.zeros(1, 4, 3, 16)
@@ -72,7 +72,10 @@ def test_harmless_keywords_change_nothing() -> None:
         ({"scaling": "big"}, "m passes 'scaling' that is not one number; got 'big'"),
         ({"softcap": torch.ones(2)}, "m passes 'softcap' that is not one number"),
         ({"sliding_window": (1, 2)}, r"m passes 'sliding_window' that is not one number; got \(1, 2\)"),
-        ({"s_aux": torch.ones(3)}, r"m passes 's_aux' that is not one number per head \(4\); got shape \(3,\)"),
+        (
+            {"s_aux": torch.ones(3)},
+            r"m passes 's_aux' that is not one number per head \(4\); got a tensor of shape \(3,\)",
+        ),
         ({"s_aux": 1.0}, r"m passes 's_aux' that is not one number per head \(4\); got 1.0"),
         ({"position_bias": torch.ones(3, 3)}, "m passes 'position_bias' that is not a floating tensor"),
         ({"output_attentions": True}, "m was asked for output_attentions"),
@@ -98,20 +101,13 @@ def test_a_model_that_passes_an_unknown_keyword() -> None:
         t.check(input_ids=tokens(), head_gate=torch.ones(4))
 
 
-@pytest.mark.parametrize("build", [gpt2, llama], ids=lambda build: build.__name__)
-def test_output_attentions_is_refused(build: Any) -> None:
-    network = build()
-    with tap(network), pytest.raises(AbbeError, match="was asked for output_attentions"):
-        network(input_ids=tokens(), output_attentions=True)
-
-
-def test_output_attentions_in_the_config_is_refused() -> None:
-    network = make(
-        "GPT2LMHeadModel", "GPT2Config", n_layer=1, n_head=2, n_embd=16, attn_implementation="eager"
-    )  # fmt: skip
-    network.config.output_attentions = True
-    with tap(network), pytest.raises(AbbeError, match="was asked for output_attentions"):
-        network(input_ids=tokens())
+@pytest.mark.parametrize("opened", [tap, lambda network: swap(network, "sparsemax")], ids=["tap", "swap"])
+def test_output_attentions_is_refused_by_keyword_and_by_setting(opened: Any) -> None:
+    asked = gpt2(attn_implementation="eager")
+    asked.config.output_attentions = True
+    for network, more in ((gpt2(), {"output_attentions": True}), (llama(), {"output_attentions": True}), (asked, {})):
+        with opened(network), pytest.raises(AbbeError, match="was asked for output_attentions"):
+            network(input_ids=tokens(), **more)
 
 
 def test_other_arguments_of_forward_pass_through() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from inside import normalizers_dispatch as _dispatch
+from inside import normalizers_row_map as _dispatch
 from inside import normalizers_row_map as _row_map
 from normalizer_cases import CASES, CORE, Case, every_case, random_logits, random_mask, slow
 from torch import Tensor
@@ -107,7 +107,7 @@ def test_nan_reaches_the_gradient_of_a_compiled_call(spec: str, dtype: torch.dty
 
 
 @pytest.mark.quick(6)
-@pytest.mark.parametrize("name", [name for name, which in _row_map.MAPS.items() if which.module])
+@pytest.mark.parametrize("name", [name for name, which in _row_map.MAPS.items() if which.forward])
 def test_custom_operators_keep_torchs_rules(name: str) -> None:
     """opcheck: schema, fake kernels, autograd registration, aot dispatch."""
     count = {"softmax": 1, "sparsemax": 1, "entmax15": 1}.get(name, 2)
@@ -117,8 +117,7 @@ def test_custom_operators_keep_torchs_rules(name: str) -> None:
     learns = name in ("softmax", "sparsemax", "entmax15", "entmax", "sink", "elastic")
     for with_params in (True, False) if learns else (False,):
         torch.library.opcheck(
-            torch.ops.abbe.row_gradients.default,
-            (torch.ones(4, 17), rows[0], weights, rows[1], name, with_params),
+            torch.ops.abbe.row_gradients.default, (torch.ones(4, 17), rows[0], weights, rows[1], name, with_params)
         )
 
 

@@ -68,11 +68,7 @@ print("numba" in sys.modules)
 def run(code: str, *arguments: str, **variables: str) -> str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, env=environment, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -133,7 +129,7 @@ BREAKS = {
     "nowhere to keep them": "import numba.core.caching as c; c.CacheImpl._locator_classes = []",
     "no compiler": "import abbe._kernels.switch, sys; sys.modules['numba'] = None; "
     "[sys.modules.pop(name) for name in list(sys.modules) if name.startswith('abbe._kernels.vector')]",
-    "a compiler that fails": "import abbe._kernels.entries as e; e.entry = lambda *a: 1 / 0",
+    "a compiler that fails": "import abbe._kernels.compiled as e; e.entry = lambda *a: 1 / 0",
 }
 
 

@@ -14,17 +14,16 @@ MODULES = {
     "abbe._kernels.sums": {"row_dot", "row_sum"},
     "abbe.normalizers._kernels.softmax": {"exponentials", "scale_gradient"},
     "abbe.normalizers._kernels.selection": {"above"},
-    "abbe.normalizers._kernels.thresholds": {"sparsemax_sums", "entmax15_sums", "sum_and_dot", "dot_with_offsets"},
-    "abbe.normalizers._kernels.shaped": {
-        "dot_where_between",
-        "expm1_sizes",
-        "kept_sums",
-        "key_sums",
-        "row_entropy",
+    "abbe.normalizers._kernels.shaped": {"dot_where_between", "expm1_sizes", "kept_sums", "key_sums", "row_entropy"},
+    "abbe.normalizers._kernels.entmax": {
+        "alpha_terms",
+        "dot_with_offsets",
+        "entmax15_sums",
+        "entmax_terms",
+        "sparsemax_sums",
+        "sum_and_dot",
     },
-    "abbe.normalizers._kernels.entmax": {"entmax_terms", "alpha_terms"},
-    "abbe.measures._kernels.orders": set(),
-    "abbe.measures._kernels.rows": {"squares_moved", "shares", "lengths"},
+    "abbe.measures._row_kernels": {"squares_moved", "shares", "lengths"},
 }
 KEY_BY_KEY = {"squares_moved"}  # one pass beside the many of an eigenvalue; its rounding is part of golden numbers
 PACKED_SUM = re.compile(r"\bv?(addps|subps|fn?m(add|sub)\d+ps)\b")  # of x86; the same on one number ends in ss

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import polars as pl
 import pytest
 import torch
-from inside import calibration_findings, schema_of, settings_for, stage_losses
+from inside import calibrate_result
 
+from abbe import Calibration
 from abbe.words.finding import Finding
 
 
 def findings_for(*stages: list[float], level: float = 0.95) -> list[Finding]:
     """What is found with these losses: own, swapped, calibrated, and perhaps fine-tuned."""
-    settings = settings_for(
-        None, lengths=[8], windows=2, queries=1, sizes=None, vectors="value", normalizer=None, temperatures=(), seed=0,
-        level=level, resamples=200,
-    )  # fmt: skip
+    settings = SimpleNamespace(level=level, resamples=200, seed=0)
     names = ("baseline", "swapped", "calibrated", "fine-tuned")
-    losses = stage_losses(dict(zip(names, stages, strict=False)), settings)
-    return list(calibration_findings(losses, heads_with_zeros([0.5], [0.4]), fitted("t"), len(stages[0]), level))
+    losses = calibrate_result.stage_losses(dict(zip(names, stages, strict=False)), settings)
+    return list(
+        calibrate_result.calibration_findings(
+            losses, heads_with_zeros([0.5], [0.4]), fitted("t"), len(stages[0]), level
+        )
+    )
 
 
 def sentences(*stages: list[float], level: float = 0.95) -> list[str]:
@@ -32,13 +36,13 @@ def heads_with_zeros(before: list[float], after: list[float], tuned: list[float]
     places = {"layer": [0] * count, "name": ["a"] * count, "head": list(range(count)), "spec": ["x"] * count}
     last = {"error_tuned": [0.6, 0.2][:count] if tuned else [None] * count, "zeros_tuned": tuned or [None] * count}
     columns = places | numbers | last | {"zeros_before": before, "zeros_after": after}
-    return pl.DataFrame(columns, schema_of("calibrate", "table"))
+    return pl.DataFrame(columns, Calibration.frame().schema)
 
 
 def fitted(*names: str, heads: int = 2) -> pl.DataFrame:
     """Parameters of some heads, which went from 1.5 to 1 and 1.02."""
     rows = [(0, head, name, 1.5, 1 + head / 50) for head in range(heads) for name in names]
-    return pl.DataFrame(rows, schema_of("calibrate", "parameters"), orient="row")
+    return Calibration.frame("parameters").of(rows)
 
 
 OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
@@ -68,18 +72,12 @@ def test_few_windows_tell_numbers_but_no_change(windows: int, level: float, need
     swapped, fitted, tuned = ([loss + by for loss in own] for by in (3.0, 3.0 + change, 3.0 + 2 * change))
     loss, tuning = findings_for(own, swapped, fitted, tuned, level=level)[:2]
     mean = sum(own) / windows
-    noun = "window" if windows == 1 else "windows"
-    assert loss.sentence == (
-        f"The loss on {windows} held-out {noun} is {mean:.3f} nats for the unchanged model, {mean + 3:.3f} "
-        f"after the swap and {mean + 3 + change:.3f} calibrated: too few held-out windows to show a change, {needed} "
-        "are needed."
-    )
-    assert tuning.sentence == (
-        f"After fine-tuning the loss is {mean + 3 + 2 * change:.3f} nats: too few held-out windows to show a change, "
-        f"{needed} are needed."
-    )
+    assert f"on {windows} held-out window{'' if windows == 1 else 's'} is {mean:.3f} nats" in loss.sentence
+    assert f"and {mean + 3 + change:.3f} calibrated: too few" in loss.sentence
+    assert f"the loss is {mean + 3 + 2 * change:.3f} nats: too few" in tuning.sentence
     for one in (loss, tuning):
         assert not any(claim in one.sentence for claim in CLAIMS)
+        assert one.sentence.endswith(f"too few held-out windows to show a change, {needed} are needed.")
         assert f"comes from {needed} windows or more" in one.rule
         assert one.numbers["gain"] == pytest.approx(-change)
         assert (one.numbers["gain_low"] is None) == (windows == 1)
@@ -107,24 +105,24 @@ def test_noise_seldom_counts_as_a_change(windows: int) -> None:
 
 def test_sentences_about_outputs_and_zeros() -> None:
     heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5])
-    outputs, zeros = calibration_findings((), heads, fitted("t"), 3, 0.95)
+    outputs, zeros = calibrate_result.calibration_findings((), heads, fitted("t"), 3, 0.95)
     assert outputs.numbers["before"] == pytest.approx((0.4 + 3 * 0.2) / 4)
     assert outputs.sentence.endswith("off by 25 % of their size after the swap, 5 % calibrated.")
     assert "tuned" not in outputs.numbers
     assert zeros.sentence == "1 of 2 heads has lost its zeros."
     assert zeros.heads == ((0, 0),)
-    assert len(calibration_findings((), heads_with_zeros([0.05, 0.9], [0.0, 0.5]), fitted("t"), 3, 0.95)) == 1
+    assert (
+        len(calibrate_result.calibration_findings((), heads_with_zeros([0.05, 0.9], [0.0, 0.5]), fitted("t"), 3, 0.95))
+        == 1
+    )
 
 
 def test_heads_that_are_softmax_again_come_first_and_regain_nothing() -> None:
     """With learn=true a normalizer may end as the softmax that it is fitted to."""
     heads = heads_with_zeros([0.9, 0.7], [0.0, 0.2]).with_columns(error_after=pl.Series([1e-9, 1e-5]))
-    settings = settings_for(
-        None, lengths=[8], windows=2, queries=1, sizes=None, vectors="value", normalizer=None, temperatures=(), seed=0,
-        level=0.95, resamples=200,
-    )  # fmt: skip
-    losses = stage_losses({"baseline": OWN * 2, "swapped": WORSE * 2, "calibrated": OWN * 2}, settings)
-    again, loss, *others = calibration_findings(losses, heads, fitted("alpha", "t"), 6, 0.95)
+    settings = SimpleNamespace(level=0.95, resamples=200, seed=0)
+    losses = calibrate_result.stage_losses({"baseline": OWN * 2, "swapped": WORSE * 2, "calibrated": OWN * 2}, settings)
+    again, loss, *others = calibrate_result.calibration_findings(losses, heads, fitted("alpha", "t"), 6, 0.95)
     assert again.sentence == (
         "All 2 heads are softmax again: on average, alpha from 1.50 to 1.01, zeros from 80 % to 10 %; without "
         "learn=true in the spec, alpha would stay as given."
@@ -132,17 +130,20 @@ def test_heads_that_are_softmax_again_come_first_and_regain_nothing() -> None:
     assert again.heads == ((0, 0), (0, 1))
     assert loss.sentence.endswith("calibration regains 1.000 nats, with heads that are softmax again.")
     assert [finding.topic for finding in others] == ["outputs"]
-    only_one = calibration_findings(losses, heads, fitted("a.alpha", heads=1), 6, 0.95)[0]
+    only_one = calibrate_result.calibration_findings(losses, heads, fitted("a.alpha", heads=1), 6, 0.95)[0]
     assert only_one.sentence.startswith("1 of 2 heads is softmax again: on average, a.alpha from 1.50 to 1.00, zeros")
     for same in ("t", "a.t"):  # softmax at another temperature matches softmax, of course
-        assert "100 % of what the swap cost" in calibration_findings(losses, heads, fitted(same), 6, 0.95)[0].sentence
+        assert (
+            "100 % of what the swap cost"
+            in calibrate_result.calibration_findings(losses, heads, fitted(same), 6, 0.95)[0].sentence
+        )
     already = heads.with_columns(error_before=pl.Series([2e-9, 2e-5]))  # nothing was there to be undone
-    assert calibration_findings(losses, already, fitted("alpha"), 6, 0.95)[0].topic == "loss"
+    assert calibrate_result.calibration_findings(losses, already, fitted("alpha"), 6, 0.95)[0].topic == "loss"
 
 
 def test_after_fine_tuning_its_errors_and_zeros_are_reported() -> None:
     heads = heads_with_zeros([0.9, 0.9], [0.0, 0.5], tuned=[0.3, 0.001])
-    outputs, zeros = calibration_findings((), heads, fitted("t"), 3, 0.95)
+    outputs, zeros = calibrate_result.calibration_findings((), heads, fitted("t"), 3, 0.95)
     assert outputs.sentence.endswith("after the swap, 5 % calibrated, 30 % fine-tuned.")
     assert outputs.numbers["tuned"] == pytest.approx((0.6 + 3 * 0.2) / 4)
     assert zeros.heads == ((0, 1),)

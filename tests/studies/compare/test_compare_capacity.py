@@ -11,28 +11,15 @@ import numpy as np
 import pytest
 import torch
 from compare_runs import SETTINGS, made, word_model
-from inside import (
-    COARSE,
-    Curve,
-    Sizes,
-    _mean,
-    _sensitivities,
-    capacities,
-    curve_record,
-    expanded_tail,
-    trace,
-    truncated_rules,
-    window_losses,
-)
-from inside import compare_losses as losses
+from inside import COARSE, Curve, Sizes, compare_rules, expanded_tail, trace
 from inside import compare_study as study
 from needle_models import TEXT
 
 from abbe.measures import bootstrap_interval, resampled_counts
-from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import Truncated, normalizer
 from abbe.results import Estimate
+from abbe.runs.loss import window_losses
 
 BASELINE = torch.tensor([4.0, 2.0], dtype=torch.float64)  # two windows
 
@@ -53,7 +40,7 @@ def record(full: list[float], points: dict[str, list[float]], untouched: int = 4
 def test_paired_differences_by_hand() -> None:
     own = [4.0, 5.0, 3.0, 4.0, 4.5, 3.5, 4.0, 4.0]
     change = torch.tensor([0.2, 0.4, 0.6, 0.4, 0.1, 0.7, 0.3, 0.5], dtype=torch.float64)
-    paired = losses({"loss": (torch.tensor(own) + change).tolist()}, {"loss": own}, SETTINGS)
+    paired = compare_rules.losses({"loss": (torch.tensor(own) + change).tolist()}, {"loss": own}, SETTINGS)
     ends = [float(end) for end in bootstrap_interval(change, 0.95, 400, 0)]
     assert astuple(paired["loss_change"]) == pytest.approx((0.4, *ends))
     assert paired["loss_rise"].value == pytest.approx(0.1)
@@ -66,7 +53,7 @@ def test_paired_differences_by_hand() -> None:
 
 
 def test_a_loss_that_is_not_finite_is_null_not_left_out() -> None:
-    paired = losses({"loss": [4.0, None, 3.0]}, {"loss": [4.0, 5.0, 3.0]}, SETTINGS)
+    paired = compare_rules.losses({"loss": [4.0, None, 3.0]}, {"loss": [4.0, 5.0, 3.0]}, SETTINGS)
     assert math.isnan(paired["loss_rise"].value)
     assert paired["loss_rise"].low is paired["loss_rise"].high is None
 
@@ -88,46 +75,32 @@ def test_truncated_keeps_the_largest_and_the_sum(spec: str) -> None:
         torch.testing.assert_close(weights, normalizer("topk:k=3")(logits))
 
 
-def test_truncated_softmax_is_top_k() -> None:
-    model = word_model()
-    cut = cut_windows(TEXT, [40], 2, 0, tokenizer=model.tokenizer)
-    with swap(model, truncated_rules(model, "softmax", 3)):
-        cut_losses = window_losses(model, cut)
-    with swap(model, "topk:k=3"):
-        torch.testing.assert_close(cut_losses, window_losses(model, cut), rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize(("full", "below", "rise"), [(0.0, 16, 0.05), (0.02, 32, 0.03)])
+def test_capacity_by_hand(full: float, below: int, rise: float) -> None:
+    """The rise is 1/N over that with all keys, and a worse one earns no smaller capacity.
 
-
-def test_capacity_by_hand() -> None:
-    """The rise is 1/N: it is 0.05 at 20, between the powers 16 and 32 on a straight line of the rise."""
-    curve = traced(lambda keep: 1 / keep)
-    assert curve.sizes == (1, 4, 16, 32, 64, 256)
-    assert float(curve.needed(0.05)) == pytest.approx(16 * 2 ** ((1 / 16 - 0.05) / (1 / 16 - 1 / 32)))
-
-
-@pytest.mark.parametrize(("rise", "expected"), [(0.0, 1.0), (9.0, 512.0)])
-def test_capacity_at_its_ends(rise: float, expected: float) -> None:
-    assert float(traced(lambda keep: rise).needed(0.05)) == pytest.approx(expected, rel=0.01)
-
-
-def test_a_worse_one_earns_no_smaller_capacity() -> None:
-    """2 % worse with all keys, and 1/N more with N: 0.05 over the baseline is 0.03 over itself, at 1/0.03 keys."""
-    curve = traced(lambda keep: 0.02 + 1 / keep, full=0.02)
-    assert {32, 64} <= set(curve.sizes)
-    assert float(curve.needed(0.05)) == pytest.approx(32 * 2 ** ((1 / 32 - 0.03) / (1 / 32 - 1 / 64)))
+    It is 0.05 over the baseline at 20 keys, or at 1/0.03, between two powers on a straight line of the rise.
+    """
+    curve = traced(lambda keep: full + 1 / keep, full=full)
+    assert {below, 2 * below} <= set(curve.sizes) <= {1, 4, 16, 32, 64, 256}
+    expected = below * 2 ** ((1 / below - rise) / (1 / below - 1 / (2 * below)))
+    assert float(curve.needed(0.05)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("full", [0.06, math.nan])
 def test_above_the_allowed_rise_with_all_keys_there_is_no_capacity(full: float) -> None:
     curve = traced(lambda keep: pytest.fail("searched"), full=full)
     assert curve.sizes == ()
-    estimates = capacities(curve_record(curve), record(BASELINE.tolist(), {"1": [4.1, 2.1]}), SETTINGS)
+    estimates = compare_rules.capacities(
+        compare_rules.curve_record(curve), record(BASELINE.tolist(), {"1": [4.1, 2.1]}), SETTINGS
+    )
     assert all(math.isnan(each.value) and each.low is each.high is None for each in estimates.values())
 
 
 def test_a_capacity_that_some_resamples_lack_has_no_upper_end() -> None:
     """4 % worse on average, but 12 % worse in the second window."""
     points = {"1": [9.0, 9.0]}
-    estimates = capacities(record([4.0, 2.24], points), record([4.0, 2.0], points), SETTINGS)
+    estimates = compare_rules.capacities(record([4.0, 2.24], points), record([4.0, 2.0], points), SETTINGS)
     for name in ("capacity", "capacity_ratio"):
         value, low, high = astuple(estimates[name])
         assert math.isfinite(value)
@@ -151,33 +124,12 @@ def test_every_search_is_against_the_losses_of_the_baseline(monkeypatch: pytest.
     assert seen[1][0] != pytest.approx(expected, rel=1e-9)  # those of sparsemax
 
 
-def test_the_largest_weights_of_top_k_are_those_of_softmax() -> None:
-    """So its capacity is the same where it is well below k, whatever all k of them cost."""
-    model = word_model()
-    cut = cut_windows(TEXT, [40], 2, 0, tokenizer=model.tokenizer)
-    largest = []
-    for spec in ("softmax", "topk:k=8"):
-        with swap(model, truncated_rules(model, spec, 4)):
-            largest.append(window_losses(model, cut))
-    torch.testing.assert_close(*largest, rtol=1e-6, atol=1e-6)
-
-
 def test_capacities_take_windows_in_pairs() -> None:
     kept = record([4.0, 2.0], {"1": [8.0, 2.1], "2": [4.1, 2.05]})
-    estimates = capacities(kept, kept, SETTINGS)
+    estimates = compare_rules.capacities(kept, kept, SETTINGS)
     assert estimates["capacity_ratio"] == Estimate(1.0, 1.0, 1.0)
     value, low, high = astuple(estimates["capacity"])
     assert low < value < high
-
-
-def test_no_end_of_an_interval_is_cut_off() -> None:
-    """One window needs 2.6 keys and the other 23.4: 1 is always tried, and all powers of 4 are."""
-    baseline = torch.ones(2, dtype=torch.float64)
-    curve = traced(lambda keep: torch.tensor([0.05 * 2.6 / keep, 0.05 * 23.4 / keep]), baseline)
-    drawn = torch.tensor([[2.0, 0.0], [1.0, 1.0], [0.0, 2.0]], dtype=torch.float64) / 2
-    rises = drawn @ torch.cat([curve.truncated, curve.full[None]]).T - 1
-    few, middle, many = curve.crossing(0.05, rises).tolist()
-    assert 1 < few < 4 < 8 < middle < 16 < many < 32
 
 
 def planted(generator: np.random.Generator, keys: float, slope: float, noise: float) -> dict[str, Any]:
@@ -187,7 +139,7 @@ def planted(generator: np.random.Generator, keys: float, slope: float, noise: fl
         lambda keep: max(0.05 + slope * math.log(keys / keep), 0) + aside * (keep < 256),
         torch.full((8,), 4.0, dtype=torch.float64),
     )
-    return curve_record(curve)
+    return compare_rules.curve_record(curve)
 
 
 def test_a_planted_ratio_of_nearly_one_is_seldom_called_fewer() -> None:
@@ -197,7 +149,7 @@ def test_a_planted_ratio_of_nearly_one_is_seldom_called_fewer() -> None:
     held, false = 0, 0
     for _ in range(runs):
         records = [planted(generator, *how) for how in ((1.65, 0.1, 0.005), (1.70, 0.02, 0.015))]
-        _, low, high = astuple(capacities(*records, SETTINGS)["capacity_ratio"])
+        _, low, high = astuple(compare_rules.capacities(*records, SETTINGS)["capacity_ratio"])
         held += low <= 1.65 / 1.70 <= high
         false += high < 0.95
     assert false <= 0.05 * runs
@@ -216,8 +168,8 @@ def test_the_ends_of_a_mean_a_ratio_and_a_capacity() -> None:
     mine = torch.tensor([1.0, 4.0, 2.0, 8.0, 3.0, 5.0, 9.0, 2.5], dtype=torch.float64)
     own = torch.tensor([2.0, 3.0, 2.0, 7.0, 1.0, 5.0, 4.0, 3.0], dtype=torch.float64)
     counts = resampled_counts(8, 400, 0)
-    assert astuple(_mean(mine, SETTINGS))[1:] == pytest.approx(ends_of(counts @ mine / 8, 8))
-    numbers = _sensitivities({"alternative": mine.tolist(), "baseline": own.tolist()}, SETTINGS)
+    assert astuple(compare_rules.mean_over(mine, SETTINGS))[1:] == pytest.approx(ends_of(counts @ mine / 8, 8))
+    numbers = compare_rules.sensitivities({"alternative": mine.tolist(), "baseline": own.tolist()}, SETTINGS)
     assert astuple(numbers["sensitivity_ratio"])[1:] == pytest.approx(ends_of(counts @ mine / (counts @ own), 8))
     full = torch.full((8,), 4.0, dtype=torch.float64)
     records = [
@@ -231,7 +183,7 @@ def test_the_ends_of_a_mean_a_ratio_and_a_capacity() -> None:
         )
         for one in records
     ]
-    ratio = astuple(capacities(*records, SETTINGS)["capacity_ratio"])
+    ratio = astuple(compare_rules.capacities(*records, SETTINGS)["capacity_ratio"])
     assert ratio[1:] == pytest.approx(ends_of(crossed[0] / crossed[1], 8))
     assert ratio[1] < ratio[0] < ratio[2]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from compare_runs import word_model
-from inside import PromptMaker, _plain, batches, costs, peak_megabytes
+from inside import compare_rules, prompts, swapped
 from inside import compare_study as announced
 from needle_models import TEXT
 
@@ -26,22 +26,21 @@ def test_peak_memory_of_known_work() -> None:
         third = torch.zeros(750_000)
         del second, third
 
-    assert peak_megabytes(work) == pytest.approx(5.0, rel=1e-3)
+    assert swapped.peak_megabytes(work) == pytest.approx(5.0, rel=1e-3)
 
 
-def test_the_profiler_leaves_the_environment_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    for before in (None, "3"):
-        if before is None:
-            monkeypatch.delenv("KINETO_LOG_LEVEL", raising=False)
-        else:
-            monkeypatch.setenv("KINETO_LOG_LEVEL", before)
-        peak_megabytes(lambda: torch.zeros(10))
-        assert os.environ.get("KINETO_LOG_LEVEL") == before
+@pytest.mark.parametrize("before", [None, "3"])
+def test_the_profiler_leaves_the_environment_alone(before: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KINETO_LOG_LEVEL", before or "")
+    if before is None:
+        monkeypatch.delenv("KINETO_LOG_LEVEL")
+    swapped.peak_megabytes(lambda: torch.zeros(10))
+    assert os.environ.get("KINETO_LOG_LEVEL") == before
 
 
 def test_costs_of_every_contender() -> None:
     model, passes = word_model(), []
-    measured = costs(model, TEXT_TOKENS, {BASELINE: None, "sparsemax": "sparsemax"}, lambda: passes.append(1))
+    measured = swapped.costs(model, TEXT_TOKENS, {BASELINE: None, "sparsemax": "sparsemax"}, lambda: passes.append(1))
     assert set(measured["seconds"]) == set(measured["megabytes"]) == {BASELINE, "sparsemax"}
     assert min(measured["seconds"].values()) > 0
     assert len(passes) == 10
@@ -49,14 +48,15 @@ def test_costs_of_every_contender() -> None:
 
 
 def test_ratios_and_differences_are_over_the_baseline() -> None:
-    record = {"sensitivity": {"temperature": 2.0, "matched": 3, "heads": 4}, "theory": 0.7}
+    record = {"sensitivity": {"temperature": 2.0, "matched": 3, "heads": 4, "jumps": False}, "theory": 0.7}
     speed = {"seconds": {BASELINE: 2.0, "other": 5.0}, "megabytes": {BASELINE: 10.0, "other": 16.0}}
-    assert _plain("other", record, speed) == {
+    assert compare_rules.costs_row("other", record, speed) == {
         "temperature": 2.0, "matched_heads": 0.75, "sensitivity_theory": 0.7, "time_ratio": 2.5, "seconds": 5.0,
-        "extra_megabytes": 6.0,
+        "extra_megabytes": 6.0, "jumps": False,
     }  # fmt: skip
-    assert _plain(BASELINE, record, speed)["time_ratio"] == 1.0
-    assert _plain("other", record, speed | {"megabytes": {BASELINE: 10.0, "other": None}})["extra_megabytes"] is None
+    assert compare_rules.costs_row(BASELINE, record, speed)["time_ratio"] == 1.0
+    unknown = speed | {"megabytes": {BASELINE: 10.0, "other": None}}
+    assert compare_rules.costs_row("other", record, unknown)["extra_megabytes"] is None
 
 
 def test_time_of_a_short_window_is_not_scaled_to_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,14 +68,14 @@ def test_time_of_a_short_window_is_not_scaled_to_long_prompts(monkeypatch: pytes
 
     monkeypatch.setattr(announced, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     monkeypatch.setattr(announced, "window_losses", lambda _model, windows: runs(windows[0].length))
-    monkeypatch.setattr(announced, "margins", lambda _model, prompts: runs(sum(one.length for one in prompts)))
+    monkeypatch.setattr(announced, "margins", lambda _model, batch: runs(sum(one.length for one in batch)))
     model = word_model()
-    prompts = PromptMaker(model.tokenizer, TEXT, 0).make((31, 40), 2)
+    made = prompts.PromptMaker(model.tokenizer, TEXT, 0).make((31, 40), 2)
     (window,) = abbe.windows(TEXT, [8], 1, 0, tokenizer=model.tokenizer)
-    tokens, seconds = announced.expected_cost(model, window, prompts, 10, 3)
-    in_prompts = sum(prompt.length for prompt in prompts)
-    assert len(batches(prompts)) < len(prompts)
-    plain = 10 * 1.08 + len(batches(prompts)) + in_prompts / 100
+    tokens, seconds = announced.expected_cost(model, window, made, 10, 3)
+    in_prompts = sum(prompt.length for prompt in made)
+    assert len(prompts.batches(made)) < len(made)
+    plain = 10 * 1.08 + len(prompts.batches(made)) + in_prompts / 100
     assert seconds == pytest.approx(3 * 1.5 * plain)
     assert tokens == 3 * (80 + in_prompts)
     assert announced.expected_cost(model, window, [], 10, 3)[1] == pytest.approx(3 * 1.5 * 10.8)

@@ -10,11 +10,13 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from inside import COVERAGE, rule, schema_of
-from inside import compare_judge as judge
+from inside import compare_rules
 
 from abbe.measures import bootstrap_interval
+from abbe.studies import Comparison
 from abbe.words.names import BASELINE
+
+judge, COVERAGE = compare_rules.judge, compare_rules.COVERAGE
 
 # Costs nothing, and is no better.
 EVEN: dict[str, Any] = {
@@ -32,8 +34,7 @@ FEWER = {"capacity_ratio_high": 0.5}
 def table(own: dict[str, Any] | None = None, **alternatives: dict[str, Any]) -> pl.DataFrame:
     rows = [{"normalizer": BASELINE} | EVEN | (own or {})]
     rows += [{"normalizer": name} | EVEN | new for name, new in alternatives.items()]
-    schema = schema_of("compare", "table")
-    return pl.DataFrame([dict.fromkeys(schema) | row for row in rows], schema=schema)
+    return Comparison.frame().of(rows)
 
 
 def test_an_even_one_does_not_help() -> None:
@@ -149,9 +150,7 @@ def test_another_level_needs_other_windows_and_tells_itself() -> None:
 def test_the_rule_and_the_documents_tell_one_coverage() -> None:
     docs = Path(__file__).parents[3] / "docs" / "explanation"
     words = "90 to 93 % of cases from 8 windows and 91 to 92 % from 6, but in 84 to 87 % from 4 and 49 % from 2"
-    assert words in rule(0.95)
-    text = " ".join((docs / "comparing.md").read_text(encoding="utf-8").split())
-    assert "90 to 93 % from 8 windows, 91 to 92 % from 6, 84 to 87 % from 4 and 49 % from 2" in text
+    assert words in compare_rules.rule(0.95)
     lines = (docs / "intervals.md").read_text(encoding="utf-8").splitlines()
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in lines if line.count("|") == 11}
     for place, windows in enumerate(rows["windows"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -10,25 +11,14 @@ import pytest
 import tiny_runs
 import torch
 from compare_runs import SETTINGS, made, row, word_model
-from inside import (
-    CompareSettings,
-    SwapReader,
-    _weights,
-    as_alternatives,
-    at_equal_selectivity,
-    baseline_logits,
-    effective_tokens,
-    matched_temperatures,
-    spread,
-    theory,
-    window_losses,
-)
+from inside import compare_study, swapped
 from needle_models import TEXT
 
 import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import normalizer
+from abbe.runs.loss import window_losses
 
 # -- Selectivity ------------------------------------------------------------------------------------------------------
 
@@ -50,10 +40,11 @@ def test_readings_of_a_swapped_model_by_brute_force() -> None:
                 sums["effective_tokens"] += float(seen.sum() ** 2 / (seen**2).sum())
             heads.append({name: x / 40 for name, x in sums.items()})
 
-    settings = CompareSettings(as_alternatives("sparsemax"), 40, 1, 40, 0.05, (31,), 1, False, 0, 0.95, 50)
-    with swap(model, "sparsemax") as swapped:
-        swapped.listen(hear)
-        reading = SwapReader(model, swapped, settings.reading()).read(window)
+    settings = dataclasses.replace(SETTINGS, windows=1, queries=40)
+    with swap(model, "sparsemax") as running:
+        running.listen(hear)
+        reader = compare_study.selectivity_reader(model, running, settings.reading())
+        reading = {name: value for name, (value,) in reader.read_all([window], lambda: None).items()}
         loss = float(window_losses(model, [window])[0])
     assert len(heads) >= 8
     for name in ("active", "zeros", "effective_tokens"):
@@ -70,26 +61,6 @@ def random_logits(heads: int = 3, least: float = 0.3) -> torch.Tensor:
     return spread * torch.randn(heads, 2, 6, 30, generator=torch.Generator().manual_seed(4))
 
 
-def test_temperature_of_a_softmax_that_is_already_scaled() -> None:
-    logits = random_logits()
-    target = effective_tokens(normalizer("softmax"), logits)
-    temperature, matched = matched_temperatures(normalizer("softmax:temperature=2"), logits, target)
-    assert matched.all()
-    torch.testing.assert_close(temperature, torch.full_like(temperature, 0.5), rtol=1e-3, atol=0)
-
-
-@pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "sparsemax", "topp:p=0.9"])
-def test_matched_heads_are_as_selective_as_softmax(spec: str) -> None:
-    logits = random_logits(least=1.0)
-    target = effective_tokens(normalizer("softmax"), logits)
-    temperature, matched = matched_temperatures(normalizer(spec), logits, target)
-    assert matched.all()
-    for head in range(3):  # by brute force
-        rows = normalizer(spec)(logits[head].reshape(-1, 30) / temperature[head].float()).double()
-        mean = sum(float(row.sum() ** 2 / (row**2).sum()) for row in rows) / len(rows)
-        assert mean == pytest.approx(float(target[head]), rel=0.02)
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("spec", "count"),
@@ -98,10 +69,10 @@ def test_matched_heads_are_as_selective_as_softmax(spec: str) -> None:
 def test_the_root_nearest_one_by_brute_force(spec: str, count: int) -> None:
     """All crossings of a fine grid of ln T. The effective number of relu does not depend on T: it has none."""
     logits, made = random_logits(4), normalizer(spec)
-    target = effective_tokens(normalizer("softmax"), logits)
+    target = swapped.effective_tokens(normalizer("softmax"), logits)
     fine = torch.linspace(-6.9, 6.9, 1381, dtype=torch.float64)
-    above = torch.stack([effective_tokens(made, logits, at.exp().expand(4)) - target for at in fine])
-    temperature, matched = matched_temperatures(made, logits, target)
+    above = torch.stack([swapped.effective_tokens(made, logits, at.exp().expand(4)) - target for at in fine])
+    temperature, matched = swapped.matched_temperatures(made, logits, target)
     assert matched.sum() == count
     for head in range(4):
         crossed = above[:-1, head] * above[1:, head] <= 0
@@ -125,8 +96,8 @@ class Wavy:
 def matched_wavy(sharpness: Callable[[torch.Tensor], torch.Tensor]) -> tuple[float, bool]:
     """ln T and whether it matches, of a head that is as selective as softmax where the sharpness is 1."""
     logits = torch.tensor([1.0, 0.0, 0.0, 0.0, -1.0], dtype=torch.float64).view(1, 1, 1, 5)
-    target = effective_tokens(normalizer("softmax"), logits)
-    temperature, matched = matched_temperatures(Wavy(sharpness), logits, target)  # type: ignore[arg-type]
+    target = swapped.effective_tokens(normalizer("softmax"), logits)
+    temperature, matched = swapped.matched_temperatures(Wavy(sharpness), logits, target)  # type: ignore[arg-type]
     return float(temperature.log()[0]), bool(matched[0])
 
 
@@ -157,8 +128,8 @@ def test_near_without_a_root_is_not_matched_and_stays() -> None:
 def test_a_head_that_is_as_selective_already_stays() -> None:
     flat = torch.zeros(2, 1, 3, 7)
     flat[1] = random_logits(1)[0, :1, :3, :7]
-    temperature, matched = matched_temperatures(
-        normalizer("softmax"), flat, effective_tokens(normalizer("softmax"), flat)
+    temperature, matched = swapped.matched_temperatures(
+        normalizer("softmax"), flat, swapped.effective_tokens(normalizer("softmax"), flat)
     )
     assert (temperature.tolist(), matched.tolist()) == ([1.0, 1.0], [True, True])
 
@@ -166,61 +137,45 @@ def test_a_head_that_is_as_selective_already_stays() -> None:
 def test_baseline_logits_are_of_eight_queries_of_eight_windows_from_all_over_the_text() -> None:
     model = word_model()
     cut = cut_windows(TEXT, [16], 15, 0, tokenizer=model.tokenizer)
-    logits = baseline_logits(model, cut, SETTINGS.reading())
+    logits = swapped.baseline_logits(model, cut, SETTINGS.reading())
     assert [part.shape for part in logits.values()] == [(4, 8, 8, 16)] * 2
-    every_other = baseline_logits(model, cut[::2], SETTINGS.reading())
+    every_other = swapped.baseline_logits(model, cut[::2], SETTINGS.reading())
     for path, part in logits.items():
         assert torch.equal(part, every_other[path])
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(1, [0]), (3, [0, 1, 2]), (4, [0, 1, 2, 3]), (10, [0, 3, 6, 9])])
 def test_windows_are_spread_evenly(count: int, chosen: list[int]) -> None:
-    assert spread(range(count), 4) == chosen  # type: ignore[arg-type, comparison-overlap]
+    assert swapped.spread(range(count), 4) == chosen  # type: ignore[arg-type, comparison-overlap]
+
+
+def at_equal(logits: dict[str, torch.Tensor], **groups: list[tuple[tuple[int, ...], str | None]]) -> dict[str, Any]:
+    """Sensitivities of groups of heads under these specs, by layer."""
+    named = {
+        path: [SimpleNamespace(heads=heads, normalizer=spec and normalizer(spec)) for heads, spec in of_layer]
+        for path, of_layer in groups.items()
+    }
+    window: Any = SimpleNamespace(length=30, index=0)
+    return dict(swapped.at_equal_selectivity(logits, named, SETTINGS.reading(), window))
 
 
 def test_heads_that_cannot_be_so_flat_are_left_out() -> None:
     logits = random_logits()
-    groups = {"layer": [SimpleNamespace(heads=(0, 1, 2), normalizer=normalizer("topk:k=4"))]}
-    window = SimpleNamespace(length=30, index=0)
-    settings = SETTINGS.reading()
-    numbers = at_equal_selectivity({"layer": logits}, groups, settings, window)  # type: ignore[arg-type]
-    reachable = int((effective_tokens(normalizer("softmax"), logits) <= 4).sum())
+    numbers = at_equal({"layer": logits}, layer=[((0, 1, 2), "topk:k=4")])
+    reachable = int((swapped.effective_tokens(normalizer("softmax"), logits) <= 4).sum())
     assert numbers["heads"] == 3
     assert numbers["matched"] == reachable < 3
     assert len(numbers["alternative"]) == (2 if reachable else 0)
 
 
-def test_sensitivity_is_the_spectral_norm_at_that_temperature() -> None:
-    logits = random_logits(2)[:, :1, :1]
-    groups = {"layer": [SimpleNamespace(heads=(0, 1), normalizer=normalizer("sparsemax"))]}
-    window = SimpleNamespace(length=30, index=0)
-    numbers = at_equal_selectivity({"layer": logits}, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
-    target = effective_tokens(normalizer("softmax"), logits)
-    temperature, matched = matched_temperatures(normalizer("sparsemax"), logits, target)
-    norms = []
-    for head in range(2):
-        row = logits[head, 0, 0].double() / temperature[head]
-        jacobian = normalizer("sparsemax").jacobian(row) / temperature[head]
-        norms.append(float(torch.linalg.matrix_norm(jacobian, 2)))
-    assert matched.all()
-    assert numbers["alternative"] == pytest.approx([sum(norms) / 2], rel=1e-4)
-    softmax = [normalizer("softmax").jacobian(logits[head, 0, 0].double()) for head in range(2)]
-    own = sum(float(torch.linalg.matrix_norm(jacobian, 2)) for jacobian in softmax) / 2
-    assert numbers["baseline"] == pytest.approx([own], rel=1e-4)
-
-
 def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
-    """Heads 1 and 3 of four unequal ones, and a layer of which none is swapped: against plain loops."""
+    """Heads 1 and 3 of four unequal ones, and a layer of which none is swapped: spectral norms of plain loops."""
     logits = {"first": random_logits(4, least=1.0), "second": random_logits(4, least=0.5)}
     sparse = normalizer("sparsemax")
-    groups = {
-        "first": [SimpleNamespace(heads=(1, 3), normalizer=sparse), SimpleNamespace(heads=(0, 2), normalizer=None)],
-        "second": [SimpleNamespace(heads=(0, 1, 2, 3), normalizer=None)],
-    }
-    window = SimpleNamespace(length=30, index=0)
-    numbers = at_equal_selectivity(logits, groups, SETTINGS.reading(), window)  # type: ignore[arg-type]
-    swapped = logits["first"][[1, 3]]
-    temperature, matched = matched_temperatures(sparse, swapped, effective_tokens(normalizer("softmax"), swapped))
+    numbers = at_equal(logits, first=[((1, 3), "sparsemax"), ((0, 2), None)], second=[((0, 1, 2, 3), None)])
+    both = logits["first"][[1, 3]]
+    target = swapped.effective_tokens(normalizer("softmax"), both)
+    temperature, matched = swapped.matched_temperatures(sparse, both, target)
     assert matched.all()
     assert (numbers["heads"], numbers["matched"]) == (2, 2)
     assert numbers["temperature"] == pytest.approx(float(temperature.prod().sqrt()))
@@ -262,8 +217,8 @@ def test_normalizers_that_jump_are_marked(line: str, jumps: bool) -> None:
 
 def test_theory_is_reported_where_there_is_one() -> None:
     expected = abbe.bounds.sensitivity_at_equal_selectivity("entmax15", 512)
-    assert theory("entmax:alpha=1.5", 512) == pytest.approx(float(expected))
-    assert theory("topk:k=32", 512) is None
+    assert swapped.theory("entmax:alpha=1.5", 512) == pytest.approx(float(expected))
+    assert swapped.theory("topk:k=32", 512) is None
 
 
 def test_every_head_is_spread_by_its_own_value() -> None:
@@ -271,14 +226,16 @@ def test_every_head_is_spread_by_its_own_value() -> None:
     logits = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     made = normalizer("scaled:of=softmax,t=-1/0.5/1,learn=true").double()
     with torch.no_grad():
-        weights = _weights(made, logits)
+        weights = swapped._weights(made, logits)
         for head, t in enumerate((-1.0, 0.5, 1.0)):
             torch.testing.assert_close(weights[head], normalizer(f"scaled:of=softmax,t={t}")(logits[head]))
 
 
 def test_baseline_logits_hold_the_sink_as_their_first_key() -> None:
     model = tiny_runs.model("gpt-oss")
-    logits = baseline_logits(model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading())
+    logits = swapped.baseline_logits(
+        model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading()
+    )
     sinks = [layer.self_attn.sinks.detach() for layer in model.network.model.layers]
     for part, sink in zip(logits.values(), sinks, strict=True):
         assert part.shape == (4, 2, 8, 17)

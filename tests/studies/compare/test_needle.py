@@ -3,39 +3,33 @@
 from __future__ import annotations
 
 import math
+from dataclasses import astuple, replace
 from functools import cache
+from typing import Any
 
 import polars as pl
 import pytest
+import scipy.stats
 import small_tokenizers
 import tiny_models
 import torch
-from inside import (
-    CANDIDATES,
-    DECOYS,
-    DEPTHS,
-    Prompt,
-    PromptMaker,
-    batches,
-    cell_numbers,
-    gain_numbers,
-    margins,
-    needle_table,
-    plain_words,
-    schema_of,
-    share_right,
-    word_counts,
-)
-from inside import compare_KINDS as KINDS
+from compare_runs import SETTINGS
+from inside import compare_rules
+from inside import prompts as source
 from needle_models import TEXT, WORDS, Copier, Guesser, Spotter, model, word_tokenizer
 
 from abbe import Text
+from abbe.results import Estimate
 
 LENGTHS = (64, 129, 300)
+CANDIDATES, DECOYS, DEPTHS, KINDS = source.CANDIDATES, source.DECOYS, source.DEPTHS, source.KINDS
+paired_gain, share_right = compare_rules.paired_gain, compare_rules.share_right
+Prompt = Any
+FEW = replace(SETTINGS, resamples=20)
 
 
-def maker(text: Text = TEXT, seed: int = 0) -> PromptMaker:
-    return PromptMaker(word_tokenizer(), text, seed)
+def maker(text: Text = TEXT, seed: int = 0) -> Any:
+    return source.PromptMaker(word_tokenizer(), text, seed)
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +41,8 @@ def of_kind(prompts: list[Prompt], kind: str) -> list[Prompt]:
     return [prompt for prompt in prompts if prompt.kind == kind]
 
 
-def test_every_kind_length_and_depth_is_there(prompts: list[Prompt]) -> None:
-    cells = [(prompt.kind, prompt.length, prompt.depth) for prompt in prompts]
-    assert len(prompts) == len(KINDS) * len(LENGTHS) * len(DEPTHS) * 3
-    assert all(cells.count((k, n, d)) == 3 for k in KINDS for n in LENGTHS for d in DEPTHS)
-
-
 def test_lengths_are_exact_and_the_answer_stands_once(prompts: list[Prompt]) -> None:
-    words = set(plain_words(word_tokenizer()))
+    words = set(source.plain_words(word_tokenizer()))
     for prompt in prompts:
         assert len(prompt.tokens) == prompt.length
         assert (prompt.tokens == prompt.answer).sum() == 1
@@ -149,7 +137,7 @@ def test_where_a_word_stands_does_not_tell_that_it_is_right() -> None:
 
 def test_a_model_that_only_spots_what_occurs_is_right_one_time_in_four() -> None:
     prompts = of_kind(maker().make((64,), 80), "needle")
-    right = sum(margin > 0 for margin in margins(model(Spotter), prompts))
+    right = sum(margin > 0 for margin in source.margins(model(Spotter), prompts))
     assert abs(right - len(prompts) / 4) < 3.5 * math.sqrt(len(prompts) * 3 / 16)
 
 
@@ -159,13 +147,9 @@ def test_same_seed_same_prompts_and_another_seed_others(prompts: list[Prompt]) -
     assert not any(torch.equal(a.tokens, b.tokens) for a, b in zip(prompts, other, strict=True))
 
 
-def test_a_model_that_copies_is_always_right(prompts: list[Prompt]) -> None:
-    assert margins(model(Copier), prompts) == [3.0] * len(prompts)
-
-
 def test_a_model_that_guesses_is_right_by_chance() -> None:
     prompts = [*maker().make((31,), 40), *maker(seed=1).make((31,), 40), *maker(seed=2).make((60,), 40)]
-    values = margins(model(Guesser), prompts)
+    values = source.margins(model(Guesser), prompts)
     for kind in KINDS:
         right = [margin > 0 for margin, prompt in zip(values, prompts, strict=True) if prompt.kind == kind]
         chances = [prompt.chance for prompt in of_kind(prompts, kind)]
@@ -174,22 +158,23 @@ def test_a_model_that_guesses_is_right_by_chance() -> None:
         assert sum(right) > 0
 
 
-def test_a_tie_is_not_right() -> None:
+def test_a_model_that_copies_is_always_right_and_a_tie_is_not(prompts: list[Prompt]) -> None:
     class Silent(Guesser):
         def answer(self, tokens: torch.Tensor) -> torch.Tensor:
             return torch.zeros(self.vocabulary)
 
-    assert margins(model(Silent), maker().make((31,), 1)) == [0.0] * 10
+    assert source.margins(model(Copier), prompts) == [3.0] * len(prompts)
+    assert source.margins(model(Silent), maker().make((31,), 1)) == [0.0] * 10
 
 
 def test_batches_hold_one_length_and_all_prompts_in_order(prompts: list[Prompt]) -> None:
-    groups = batches(prompts)
+    groups = source.batches(prompts)
     assert [prompt for batch in groups for prompt in batch] == prompts
     assert all(len({prompt.length for prompt in batch}) == 1 for batch in groups)
     assert all(len(batch) * batch[0].length <= 4096 for batch in groups)
     assert len(groups) < len(prompts) / 4
     seen: list[int] = []
-    margins(model(Guesser), prompts[:7], seen.append)
+    source.margins(model(Guesser), prompts[:7], seen.append)
     assert sum(seen) == 7
 
 
@@ -205,7 +190,7 @@ def test_what_cannot_be_made_is_reported() -> None:
 
 
 def test_a_vocabulary_without_words_gives_no_prompts() -> None:
-    made = PromptMaker(tiny_models.byte_tokenizer(), TEXT, 0)
+    made = source.PromptMaker(tiny_models.byte_tokenizer(), TEXT, 0)
     assert made.words == []
     assert made.make((64,), 1) == []
     assert len(made.skipped) == 2
@@ -213,50 +198,40 @@ def test_a_vocabulary_without_words_gives_no_prompts() -> None:
 
 def test_whole_words_are_counted_between_characters_that_are_no_letters() -> None:
     tokenizer = word_tokenizer()
-    words = dict(zip(("bab", "bac", "bad", "baf"), plain_words(tokenizer)[:4], strict=True))
+    words = dict(zip(("bab", "bac", "bad", "baf"), source.plain_words(tokenizer)[:4], strict=True))
     assert [f"\u2581{word}" for word in words] == tokenizer.convert_ids_to_tokens(list(words.values()))
     text = "bab, (bab)\nbab7 babc xbab \u00e9bab bac Bad bad_bad"
-    counted = word_counts(tokenizer, list(words.values()), text)
+    counted = source.word_counts(tokenizer, list(words.values()), text)
     assert {word: counted[token] for word, token in words.items()} == {"bab": 3, "bac": 1, "bad": 2, "baf": 0}
 
 
-def words_of(prompts: list[Prompt]) -> set[int]:
-    return {word for prompt in prompts for word in prompt.candidates}
+WORDS_WANTED = {
+    "twice": ([*WORDS[:300], *WORDS[300:320], *WORDS[:300]], range(300), []),
+    "once": ([*WORDS[:200], *WORDS[:5]], range(200), []),
+    "bare": (WORDS[:10] * 20, range(len(WORDS) + 3), [
+        "words of the whole vocabulary, because only 10 of them stand in bare as whole words"
+    ]),
+}  # fmt: skip
 
 
-def test_words_are_those_that_the_text_has_twice() -> None:
-    tokens = plain_words(word_tokenizer())
-    often, seldom = WORDS[:300], WORDS[300:320]
-    made = maker(Text("rich", " ".join([*often, *seldom, *often])))
+@pytest.mark.parametrize("name", WORDS_WANTED)
+def test_words_are_those_that_the_text_has_twice_else_once_else_of_the_vocabulary(name: str) -> None:
+    words, wanted, why = WORDS_WANTED[name]
+    made = maker(Text(name, " ".join(words)))
     all_prompts = made.make((64,), 2)
-    assert made.skipped == []
+    assert made.skipped == [f"{kind} prompts of 64 tokens: {line}" for line in why for kind in KINDS]
     assert len(all_prompts) == len(KINDS) * len(DEPTHS) * 2
-    for kind in KINDS:
-        assert words_of(of_kind(all_prompts, kind)) <= set(tokens[:300])
-
-
-def test_words_that_the_text_has_once_are_taken_when_there_are_no_more() -> None:
-    made = maker(Text("poor", " ".join([*WORDS[:200], *WORDS[:5]])))
-    all_prompts = made.make((64,), 1)
-    assert made.skipped == []
-    assert words_of(all_prompts) <= set(plain_words(word_tokenizer())[:200])
-    assert len(words_of(all_prompts)) > 5
-
-
-def test_too_few_words_in_the_text_are_reported_and_the_vocabulary_is_taken() -> None:
-    made = maker(Text("bare", " ".join(WORDS[:10] * 20)))
-    all_prompts = made.make((64,), 1)
-    why = "words of the whole vocabulary, because only 10 of them stand in bare as whole words"
-    assert made.skipped == [f"{kind} prompts of 64 tokens: {why}" for kind in KINDS]
-    assert len(all_prompts) == len(KINDS) * len(DEPTHS)
+    used = {word for prompt in all_prompts for word in prompt.candidates}
+    assert len(used) > 10
+    assert used <= {source.plain_words(word_tokenizer())[place] for place in wanted}
 
 
 def test_plain_words_are_whole_and_not_special() -> None:
     tokenizer = word_tokenizer()
-    words = tokenizer.convert_ids_to_tokens(plain_words(tokenizer))
+    words = tokenizer.convert_ids_to_tokens(source.plain_words(tokenizer))
     assert words[: len(WORDS)] == [f"\u2581{word}" for word in WORDS]
     assert set(words[len(WORDS) :]) == {"\u2581the", "\u2581word", "\u2581for"}  # not "is": two letters
-    assert plain_words(small_tokenizers.encoder_tokenizer()) == []
+    assert source.plain_words(small_tokenizers.encoder_tokenizer()) == []
 
 
 @pytest.mark.parametrize(("right", "total"), [(0, 20), (20, 20), (7, 20), (1, 3)])
@@ -271,16 +246,18 @@ def test_wilson_solves_the_score_test(right: int, total: int) -> None:
 
 
 def test_the_numbers_of_a_cell() -> None:
-    numbers = cell_numbers([1.0, -2.0, 4.0, 0.0], 0.95, 200, 0)
-    assert (numbers["prompts"], numbers["accuracy"], numbers["margin"]) == (4, 0.5, 0.75)
-    assert -2 <= numbers["margin_low"] < 0.75 < numbers["margin_high"] <= 4
-    assert cell_numbers([1.0], 0.95, 50, 0)["margin_low"] is None
+    made = [replace(prompt, kind="needle", depth=0.5) for prompt in maker().make((31,), 1)[:4]]
+    table = compare_rules.needle_table(made, {"baseline": [1.0, -2.0, 4.0, math.nan]}, FEW)
+    assert table["accuracy"].to_list() == [0.5] * 5  # an answer without a margin is wrong
+    whole = compare_rules.needle_table(made, {"baseline": [1.0, -2.0, 4.0, 0.0]}, FEW).row(0, named=True)
+    assert (whole["prompts"], whole["accuracy"], whole["margin"]) == (4, 0.5, 0.75)
+    assert -2 <= whole["margin_low"] < 0.75 < whole["margin_high"] <= 4
+    assert compare_rules.needle_table(made[:1], {"baseline": [1.0]}, FEW)["margin_low"][0] is None
 
 
 def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) -> None:
     right = [1.0 if prompt.depth == 0 else -1.0 for prompt in prompts]
-    table = needle_table(prompts, {"baseline": right, "other": [1.0] * len(prompts)}, 0.95, 20, 0)
-    assert set(table.columns) == set(schema_of("compare", "needle"))
+    table = compare_rules.needle_table(prompts, {"baseline": right, "other": [1.0] * len(prompts)}, FEW)
     own = table.filter(pl.col("normalizer") == "baseline")
     whole = own.filter(pl.col("kind").is_null()).row(0, named=True)
     assert (whole["prompts"], whole["accuracy"]) == (len(prompts), 0.2)
@@ -290,7 +267,7 @@ def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) 
     by_depth = own.filter((pl.col("kind") == "needle") & pl.col("length").is_null() & pl.col("depth").is_not_null())
     assert dict(by_depth.select("depth", "accuracy").iter_rows()) == {d: float(d == 0) for d in DEPTHS}
     assert table.filter(pl.col("normalizer") == "other")["accuracy"].unique().to_list() == [1.0]
-    assert needle_table([], {"baseline": []}, 0.95, 20, 0).is_empty()
+    assert compare_rules.needle_table([], {"baseline": []}, FEW).is_empty()
 
 
 def test_gains_are_over_the_baseline_on_the_prompts_of_the_cell(prompts: list[Prompt]) -> None:
@@ -298,7 +275,7 @@ def test_gains_are_over_the_baseline_on_the_prompts_of_the_cell(prompts: list[Pr
     own = [1.0 if place % 3 else -1.0 for place in range(len(prompts))]
     depths = [prompt.depth for prompt in prompts]
     other = [{0.0: -1.0, 1.0: 1.0}.get(depth, before) for depth, before in zip(depths, own, strict=True)]
-    table = needle_table(prompts, {"other": other, "baseline": own}, 0.95, 20, 0)
+    table = compare_rules.needle_table(prompts, {"other": other, "baseline": own}, FEW)
     assert table.filter(pl.col("normalizer") == "baseline").select("gain", "gain_low", "gain_high").null_count().row(
         0
     ) == ((table.height // 2,) * 3)
@@ -313,10 +290,6 @@ def test_gains_are_over_the_baseline_on_the_prompts_of_the_cell(prompts: list[Pr
         narrow = (2 * 0.025 ** (1 / changed) - 1) * changed / count
         expected = sorted((sign * narrow, sign * changed / count))
         assert gains[depth] == pytest.approx((sign * changed / count, *expected))
-
-
-def test_an_answer_without_a_margin_is_wrong() -> None:
-    assert gain_numbers([1.0, -1.0], [math.nan, math.nan], 0.95)["gain"] == -0.5
 
 
 @pytest.mark.parametrize(("length", "pairs"), [(6, 0), (7, 2), (9, 2), (10, 3)])
@@ -334,3 +307,52 @@ def test_a_needle_prompt_needs_a_word_for_each_candidate_and_key() -> None:
     prompt = made._needle(free[:needed], 64, 0.5, 0)
     assert prompt is not None
     assert len(prompt.candidates) == CANDIDATES
+
+
+# -- Gains on the same prompts: exact intervals, and the test of McNemar ----------------------------------------------
+
+LEVELS = (0.8, 0.9, 0.95, 0.99)
+
+
+def answers(gained: int, lost: int, both: int = 3, neither: int = 4) -> tuple[list[bool], list[bool]]:
+    """Of own and of another, in pairs."""
+    own = [False] * gained + [True] * lost + [True] * both + [False] * neither
+    return own, [True] * gained + [False] * lost + [True] * both + [False] * neither
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("level", LEVELS)
+def test_zero_is_left_out_exactly_where_mcnemar_rejects(level: float) -> None:
+    sides = set()
+    for gained in range(15):
+        for lost in range(15):
+            if not gained + lost:
+                continue
+            gain, low, high = astuple(paired_gain(*answers(gained, lost), level))
+            assert low is not None
+            assert high is not None
+            assert low <= gain <= high
+            left_out = 1 if low > 0 else -1 if high < 0 else 0
+            rejected = scipy.stats.binomtest(gained, gained + lost, 0.5).pvalue < 1 - level
+            assert abs(left_out) == rejected
+            if rejected:
+                assert (left_out > 0) == (gained > lost)
+            sides.add(left_out)
+    assert sides == {-1, 0, 1}
+
+
+def test_a_gain_by_hand() -> None:
+    """Three of eight changed answers are gains, among 15 prompts; without a changed answer there is no interval."""
+    gain, low, high = astuple(paired_gain(*answers(3, 5)))
+    assert gain == pytest.approx(-2 / 15)
+    theta = scipy.stats.binomtest(3, 8).proportion_ci(0.95, "exact")
+    assert (low, high) == pytest.approx(((2 * theta.low - 1) * 8 / 15, (2 * theta.high - 1) * 8 / 15))
+    assert paired_gain(*answers(0, 0)) == Estimate(0.0)
+
+
+@pytest.mark.parametrize("both", [0, 20])
+def test_an_interval_turns_round_with_the_sides_and_only_shrinks_with_agreement(both: int) -> None:
+    gain, low, high = astuple(paired_gain(*answers(7, 2, both)))
+    assert astuple(paired_gain(*answers(2, 7, both))) == pytest.approx((-gain, -high, -low))
+    wider = astuple(paired_gain(*answers(7, 2, 2 * both + 13)))  # on twice as many prompts
+    assert [x / 2 for x in (gain, low, high)] == pytest.approx(wider)

@@ -8,14 +8,14 @@ import polars as pl
 import pytest
 import tiny_models
 import torch
-from inside import diagnose_study as _diagnose
-from inside import engine_window as _window
 from plain import plain_diagnosis
 from polars.testing import assert_frame_equal
 from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run, shared_run
 
 import abbe
 from abbe.results import SCHEMA
+from abbe.runs import window as _window
+from abbe.runs.settings import settings_for
 
 # Against the straightforward way
 
@@ -191,9 +191,8 @@ def test_decay_exponent_of_uniform_attention_is_one() -> None:
 
 
 def test_output_vectors_have_the_distances_of_projected_values() -> None:
-    from inside import token_vectors
-
     from abbe.models import tap
+    from abbe.runs.window import token_vectors
 
     for family in ("gpt2", "llama", "bert"):
         tiny = model(family)
@@ -264,7 +263,7 @@ def test_blocks_of_queries_change_nothing(block: int, monkeypatch: pytest.Monkey
 
 
 def test_one_query_from_each_stretch() -> None:
-    settings = _diagnose.settings_for(
+    settings = settings_for(
         None, lengths=[100], windows=1, queries=8, sizes=None, vectors="value", normalizer=None, temperatures=(),
         seed=0, level=0.95, resamples=10,
     )  # fmt: skip

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
-from inside import engine_folder as _folder
 from tiny_runs import QUICK, TEXT, model, run
 
 import abbe
 from abbe.models import wrap
+from abbe.runs import folder as _folder
 
 # Resuming
 

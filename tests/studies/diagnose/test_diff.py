@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from inside import difference_table, engine_settings, fitted_rows, paired_p, q_values
+from inside import difference_table, fitted_rows
 from polars.testing import assert_frame_equal
+from rich.console import Console
 
 import abbe
 from abbe import AbbeError, views
 from abbe.models import wrap
+from abbe.runs import settings as engine_settings
 
 QUICK: dict[str, Any] = {"windows": 6, "queries": 8, "lengths": 24, "sizes": (1, 5), "progress": False}
 
@@ -148,7 +151,7 @@ def test_checkpoints_give_curves(tmp_path: Path) -> None:
     assert of_head["side"].to_list() == [0, 1, 2]
     assert of_head["value"].is_sorted()
     assert {(1, 2)} == set(over.changed.select("layer", "head").iter_rows())
-    drawn = {path.stem for path in views.save_figures(over, tmp_path / "figures")}
+    drawn = {path.stem for path in views.figures(over, tmp_path / "figures")}
     assert {"dispersion", "separability", "curves"} <= drawn
     some = abbe.diff(f"{tmp_path}/checkpoint-*0", text=tiny_runs.TEXT, **(QUICK | {"windows": 2}))
     assert some.names == over.names
@@ -170,48 +173,80 @@ def test_mistakes(tmp_path: Path) -> None:
         abbe.diff(model, other, tiny_runs.TEXT, **QUICK)
 
 
-@pytest.mark.slow
-def test_page_table_and_json(sharper: abbe.Difference, tmp_path: Path) -> None:
+def test_page_terminal_and_json(sharper: abbe.Difference) -> None:
     page = sharper.to_html()
     assert "What changes from tiny gpt2 to sharper?" in page
     content = json.loads(sharper.to_json())
     assert len(content["table"]) == len(sharper.table)
     assert "1 of 8 heads changed" in repr(sharper)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(views.terminal(sharper))
+    lines = console.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    first = next(i for i, line in enumerate(lines) if line.startswith(" layer 1,"))
+    assert lines[first + 1].startswith(" head 2")
+    # A label is never cut into bits: only the longest ones take a third line.
+    rows = [line for line in lines[first:] if line.strip()]
+    assert (
+        sum(line.startswith(" layer") for line in rows)
+        >= len(rows[: rows.index(next(x for x in rows if "average" in x))]) / 3
+    )
+
+
+def table_of(first: list[float], second: list[float]) -> pl.DataFrame:
+    """One measure of two heads, whose windows have these numbers."""
+    records = [
+        {64: [{"entropy/value": torch.tensor([[x, 2 * x * x]], dtype=torch.float64)} for x in side]}
+        for side in (first, second)
+    ]
+    return difference_table(*records, settings(windows=len(first))).sort("layer", "head")
+
+
+def settings(**more: Any) -> Any:
+    options = {"lengths": 64, "windows": 8, "queries": 16, "sizes": None, "resamples": 20} | more
+    return engine_settings.settings_for(
+        None, vectors="value", normalizer=None, temperatures=1.0, seed=0, level=0.95, **options
+    )
 
 
 def test_p_values_are_those_of_the_paired_t_test() -> None:
-    from scipy.stats import ttest_rel
+    from scipy.stats import false_discovery_control, ttest_rel
 
-    chance = np.random.default_rng(0)
-    a, b = chance.normal(size=(2, 7, 5))
-    p = paired_p(torch.from_numpy(b - a))
-    np.testing.assert_allclose(p, ttest_rel(a, b).pvalue, rtol=1e-10)
-    assert paired_p(torch.zeros(4, 1, dtype=torch.float64)).tolist() == [1.0]
-    # Two windows that happen to agree prove nothing: the sign test has the last word where there is no spread.
+    a, b = np.random.default_rng(0).normal(size=(2, 7))
+    rows = table_of(a.tolist(), b.tolist()).filter(pl.col("head").is_not_null())
+    p = [ttest_rel(a, b).pvalue, ttest_rel(2 * a * a, 2 * b * b).pvalue]
+    np.testing.assert_allclose(rows["p_value"], p, rtol=1e-10)
+    np.testing.assert_allclose(rows["q_value"], false_discovery_control(p), rtol=1e-10)
+
+
+def test_p_values_without_a_spread() -> None:
+    """Two windows that happen to agree prove nothing: the sign test has the last word where there is no spread."""
     for windows in (2, 4, 8):
-        equal = torch.full((windows, 1), 0.1, dtype=torch.float64)
-        assert paired_p(equal).tolist() == [2.0 ** (1 - windows)]
-    assert bool(paired_p(torch.ones(1, 1, dtype=torch.float64)).isnan().all())
-    q = q_values(np.array([0.01, np.nan, 0.04, 0.9]), np.array([True, True, True, False]))
-    np.testing.assert_allclose(q[[0, 2]], [0.02, 0.04])
-    assert np.isnan(q[[1, 3]]).all()
+        row = table_of([1.0] * windows, [1.5] * windows).row(0, named=True)
+        assert row["p_value"] == 2.0 ** (1 - windows)
+    assert table_of([1.0] * 4, [1.0] * 4)["p_value"].to_list() == [1.0] * 3
+    assert table_of([1.0], [1.5])["p_value"].to_list() == [None] * 3
+
+
+@pytest.mark.parametrize(("factor", "changed"), [(1e-7, False), (1e-3, True)])
+def test_a_regular_difference_as_small_as_rounding_is_none(factor: float, changed: bool) -> None:
+    windows = np.random.default_rng(0).uniform(1, 2, size=12)
+    rows = table_of(windows.tolist(), (windows * (1 + factor)).tolist())
+    assert rows["q_value"].max() < 0.01
+    assert set(rows["changed"]) == {changed}
 
 
 @pytest.mark.slow
 def test_halves_of_one_text_hardly_differ() -> None:
     """Windows of one half stand beside windows of the other: whatever differs is chance, over ten pairings."""
-    settings = engine_settings.settings_for(
-        None, lengths=64, windows=32, queries=16, sizes=None, vectors="value", normalizer=None, temperatures=1.0,
-        seed=0, level=0.95, resamples=20,
-    )  # fmt: skip
     records = embedded_records()
     chance = np.random.default_rng(0)
     flagged, fitted, exponents = [], [], []
     for _ in range(10):
         order = chance.permutation(len(records))
         halves = [{64: [records[i] for i in part]} for part in np.split(order, 2)]
-        rows, _ = fitted_rows(*halves, ["a", "b"], settings)
-        table = difference_table(*halves, settings, fitted=rows).filter(pl.col("head").is_not_null())
+        rows, _ = fitted_rows(*halves, ["a", "b"], settings(windows=32))
+        table = difference_table(*halves, settings(windows=32), fitted=rows).filter(pl.col("head").is_not_null())
         flagged.append(table.filter("changed").select("layer", "head").unique().height / 48)
         of_decay = table.filter(pl.col("measure") == "decay_exponent")
         fitted.append(len(of_decay.filter("changed")) / 48)

@@ -12,26 +12,15 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
-from inside import (
-    DEFAULT,
-    EXPECTED,
-    LEVELS,
-    READINGS,
-    TESTS,
-    Judgement,
-    QueryDistances,
-    over_units,
-    reproduction_page,
-    units_key,
-    with_readings,
-)
+from inside import reproduce_judge
 from rich.console import Console
 from torch import Tensor
 
 import abbe
 from abbe.measures import Reading, ks_test
-from abbe.studies import Figure, Reproduction
-from abbe.views import reproduction_table
+from abbe.runs.tables import DEFAULT, EXPECTED, LEVELS, READINGS, TESTS, QueryDistances, over_units, units_key
+from abbe.studies import Claim, Figure, Reproduction
+from abbe.views import terminal
 
 GRID, LENGTH, HEADS = (1, 2, 4, 8, 16), 32, 12
 POSITIONS = torch.arange(2, LENGTH, 3)
@@ -116,42 +105,43 @@ def test_the_middle_test_and_the_share_that_rejects() -> None:
 # What is said
 
 
-def judged(values: dict[tuple[str, str], float | None], heads: int = 48) -> Judgement:
+def judged(values: dict[tuple[str, str], float | None], heads: int = 48) -> Claim:
+    """The statement on critical N, with these ones at 1,024 tokens by reading; none by the default reading."""
     rows = [
         ("embedding", 1024, level, expected, test, values.get((expected, test)), 0.0, 512)
         for expected, test in READINGS
         for level in LEVELS
     ]
     names = ["vectors", "length", "level", "expected", "test", "critical_n", "rejecting", "largest_n"]
-    figure = Figure("2c", {"readings": pl.DataFrame(rows, schema=names, orient="row")}, {"heads": heads})
-
-    def judge(table: pl.DataFrame) -> tuple[bool, float | None]:
-        (value,) = table["critical_n"]
-        return value is not None, value
-
-    return with_readings(Judgement(False, "found", {"number": None}), figure, "number", judge)
+    readings = pl.DataFrame(rows, schema=names, orient="row")
+    critical = readings.filter((pl.col("expected") == DEFAULT[0]) & (pl.col("test") == DEFAULT[1]))
+    nothing = pl.DataFrame(schema={"vectors": pl.String, "length": pl.Int64, "value": pl.Float64})
+    tables = {"critical": critical, "readings": readings, "proportional": nothing}
+    claims = reproduce_judge({"2c": Figure("2c", tables, {"heads": heads})})
+    return next(claim for claim in claims if claim.topic == "critical N")
 
 
 def test_a_verdict_that_does_not_depend_on_the_reading() -> None:
     claim = judged({})
-    assert claim.holds is False
-    assert claim.measured == "found. The verdict is the same under all 6 readings of “expected” and of the test"
-    assert len(claim.numbers) == 6
+    assert claim.answer == "does not hold"
+    assert "The verdict is the same under all 6 readings" in claim.measured
+    assert len(claim.numbers) == 2 + 5
     assert set(claim.numbers.values()) == {None}
 
 
 def test_a_verdict_that_does() -> None:
     claim = judged({("formula", "head means"): 61.0})
-    assert claim.holds is False  # that of the default reading
-    assert claim.measured == "found. The verdict depends on the reading: it differs for formula and head means (holds)"
-    assert claim.numbers["number, formula, head means"] == 61.0
+    assert claim.answer == "does not hold"  # that of the default reading
+    assert claim.measured.endswith("The verdict depends on the reading: it differs for formula and head means (holds)")
+    assert claim.numbers["critical N / L at 0.01, formula, head means"] == 61 / 1024
 
 
 def test_tests_of_few_heads_are_not_judged() -> None:
     claim = judged({("formula", "all queries"): 61.0}, heads=2)
+    assert claim.answer == "cannot be judged"
     assert "formula and all queries (holds)" in claim.measured
-    assert "random sets and each query (cannot be judged)" in claim.measured
-    assert "head means (holds)" not in claim.measured
+    assert "random sets and all queries (does not hold)" in claim.measured
+    assert "each query" not in claim.measured  # of as few heads: not judged either, so no difference
 
 
 # In a reproduction
@@ -193,11 +183,11 @@ def test_page_files_and_json_show_it(reproduced: tuple[Reproduction, Path]) -> N
     made, folder = reproduced
     assert len(json.loads((folder / "reproduction.json").read_text())["critical_n"]) == 2 * 2 * 2 * 6
     assert pl.read_csv(folder / "data" / "figure-2c-readings.csv").height == 2 * 2 * 2 * 6
-    page = reproduction_page(made)
+    page = made.to_html()
     rows = page.partition("Critical N under each reading, token embeddings, 64 tokens")[2].partition("</table>")[0]
     assert rows.count("<tr>") == 1 + 6
     console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(reproduction_table(made))
+    console.print(terminal(made))
     text = console.export_text()
     for expected, test in READINGS:
         assert f"<td>{expected}</td><td>{test}</td>" in rows

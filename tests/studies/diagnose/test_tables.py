@@ -9,11 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from inside import LEVELS, Settings, _largest, expanded_tail, query_positions, settings_for, table
+from inside import expanded_tail
 from tiny_runs import pick, run
 
 from abbe.measures import bootstrap_interval, critical_n, resampled_means
 from abbe.models import Window
+from abbe.runs.settings import Settings, settings_for
+from abbe.runs.tables import LEVELS, _largest, table
+from abbe.runs.window import query_positions
 
 OPTIONS: dict[str, Any] = {
     "lengths": [40], "windows": 3, "queries": 8, "sizes": (1, 2), "vectors": "value", "normalizer": None,

@@ -17,7 +17,8 @@ from polars.testing import assert_frame_equal
 from run_files import check_files
 
 import abbe
-from abbe.results import FORMAT, MANIFEST, Training
+from abbe.results import FORMAT, MANIFEST
+from abbe.training import Training
 
 QUICK: dict[str, Any] = {"windows": 2, "queries": 4, "progress": False}
 SHORT: dict[str, Any] = QUICK | {"lengths": [16], "resamples": 20}
@@ -39,7 +40,7 @@ STUDIES = [pytest.param(study, marks=[pytest.mark.slow] if study == "lift" else 
 # A part of each kind, as it lies in the folder of a finished study.
 PARTS = {
     "diagnose": ["windows/16-1.safetensors"],
-    "report": ["windows/16-1.safetensors", "sample/window.json"],
+    "report": ["windows/16-1.safetensors", "sample/rows.json"],
     "reproduce": ["runs/*/windows/*.safetensors"],
     "capacity": ["losses/16-deletion-4.json", "losses/16-layer1-*.json", "separability/windows/16-0.safetensors"],
     "compare": ["parts/0-windows.json", "parts/1-capacity.json", "parts/1-needle.json"],

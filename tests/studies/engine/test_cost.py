@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from cli_runs import run, run_main
-from inside import Rates, cost_study, estimate
+from inside import cost_study
 
 import abbe
 from abbe.models import shape_of
+from abbe.runs import cost as engine_room
 
 LLAMA_70B = {"layers": 80, "heads": 64, "kv_heads": 8, "width": 8192, "mlp": 28672, "vocabulary": 128256}
 SHAPE = ",".join(f"{name}={size}" for name, size in LLAMA_70B.items())
 GPU = {"flops": 4e14, "bandwidth": 3e12, "dtype": "bfloat16"}
-RATES = Rates(1e-4, 5e10, 2e10, 1e10, 5e-3, 6e-6, 4e-8, "made up")
+RATES = cost_study.Rates(1e-4, 5e10, 2e10, 1e10, 5e-3, 6e-6, 4e-8, "made up")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +33,7 @@ def test_a_shape_without_weights_is_that_of_the_model() -> None:
 
 
 def test_memory_is_that_of_the_announcement() -> None:
-    announced = estimate(abbe.load("embedded"), [64, 1024], 128, 1.0, queries=64)
+    announced = engine_room.estimate(abbe.load("embedded"), [64, 1024], 128, 1.0, queries=64)
     assert abbe.cost("embedded", lengths=[64, 1024]).megabytes == announced.megabytes
 
 

@@ -14,15 +14,17 @@ from typing import Any
 import pytest
 import real
 import torch
-from inside import OPERATIONS, TRAFFIC, cost_probe, engine_measuring, kernels_switch
+from inside import cost_study, kernels_switch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import abbe
 from abbe.models import built, llama_configuration, wrap
+from abbe.runs import measuring as engine_measuring
 
 TEXT = abbe.Text("sample", abbe.read_text().content * 4)
 FACTOR = 1.5
+TRAFFIC, OPERATIONS = cost_study.TRAFFIC, cost_study.OPERATIONS
 
 
 def gpt2_shape() -> Any:
@@ -116,9 +118,10 @@ def counted(length: int, heads: int, width: int) -> Counted:
     """Of measuring 8 queries of a window in one layer; the pass is small beside it."""
     sizes = {"layers": 1, "heads": heads, "head_width": width, "width": 16, "mlp": 16, "vocabulary": 1024}
     model = built(llama_configuration(sizes), name="small")
-    settings = cost_probe.Settings((length,), 1, 8, (1, 2, 5, 10, 20, 50, 100), "value", None, (1.0,), 0, 0.95, 1)
-    with torch.no_grad(), cost_probe.tap(model) as open_tap:
-        reader = cost_probe._checked_reader(model, open_tap, settings, 32)
+    settings = cost_study.Settings((length,), 1, 8, (1, 2, 5, 10, 20, 50, 100), "value", None, (1.0,), 0, 0.95, 1)
+    with torch.no_grad(), cost_study.tap(model) as open_tap:
+        open_tap.check(input_ids=torch.arange(32)[None])
+        reader = cost_study.WindowReader(model, open_tap, settings)
         with Counted() as count:
-            cost_probe._measure(reader, settings, length, 8)
+            cost_study._measure(reader, settings, length, 8)
     return count

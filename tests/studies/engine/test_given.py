@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pytest
 import tiny_models
 import torch
 import transformers
+from quick_runs import COSTS, OPTIONS, quick
 from tiny_runs import TEXT
 from torch import nn
 
@@ -18,35 +20,16 @@ import abbe
 TOKENIZER = tiny_models.byte_tokenizer()
 SHORT: dict[str, Any] = {"lengths": 16, "queries": 2, "windows": 2, "resamples": 10, "sizes": 1, "progress": False}
 PROSE = "To be or not to be, that is the question " * 3
-# One quick call of every study.
-STUDIES: dict[str, Callable[..., Any]] = {
-    "diagnose": lambda *given, **more: abbe.diagnose(*given, **(SHORT | {"temperatures": 1} | more)).table,
-    "report": lambda *given, **more: abbe.report(*given, **(SHORT | {"temperatures": 1} | more)).run.table,
-    "reproduce": lambda *given, **more: abbe.reproduce(
-        *given, figures="3", windows=1, queries=2, quick=True, progress=False, **more
-    ).figures["3"].tables["heads"],
-    "capacity": lambda *given, **more: abbe.capacity(
-        *given, lengths=16, windows=2, queries=2, tau=0.1, way="deletion", layers=False, resamples=10,
-        progress=False, **more,
-    ).table,
-    "compare": lambda *given, **more: abbe.compare(
-        *given, normalizers="sparsemax", length=16, windows=2, queries=2, needle_lengths=60, prompts=1, resamples=10,
-        progress=False, **more,
-    ).table.drop("seconds", "time_ratio", "extra_megabytes"),
-    "calibrate": lambda model, text, **more: abbe.calibrate(
-        model, text, normalizer="sparsemax", length=16, windows=1, held_out=1, queries=2, steps=1, resamples=10,
-        progress=False, **more,
-    ).table,
-    "diff": lambda model, text, **more: abbe.diff(model, model, text, **(SHORT | more)).table,
-    "lift": lambda *given, **more: abbe.lift(
-        *given, normalizers="sparsemax", length=16, windows=2, queries=2, steps=2, prompts=1, budget=None,
-        resamples=10, progress=False, **more,
-    ).table.drop("seconds", "time_ratio"),
-}  # fmt: skip
 
 
 def network(**settings: Any) -> nn.Module:
     return tiny_models.gpt2(vocab_size=256, **settings)
+
+
+def table(study: str, model: nn.Module) -> pl.DataFrame:
+    """Its numbers, without those of the clock."""
+    made: pl.DataFrame = quick(study, model, TEXT, tokenizer=TOKENIZER).table
+    return made.drop(COSTS, strict=False)
 
 
 # The text itself
@@ -68,9 +51,9 @@ def test_a_line_of_text_is_measured_as_a_whole() -> None:
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", OPTIONS)
 def test_every_study_takes_the_text_itself(study: str) -> None:
-    assert STUDIES[study](network(), PROSE * 2, tokenizer=TOKENIZER).height > 0
+    assert quick(study, network(), PROSE * 2, tokenizer=TOKENIZER).table.height > 0
 
 
 # Wrapped models
@@ -117,10 +100,9 @@ def test_wrapped_models_are_measured_as_they_are(how: str) -> None:
 
 @pytest.mark.quick(2)
 @pytest.mark.usefixtures("one_process")
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", OPTIONS)
 def test_every_study_unwraps(study: str) -> None:
-    want = STUDIES[study](network(), TEXT, tokenizer=TOKENIZER)
-    assert STUDIES[study](wrapped("distributed", network()), TEXT, tokenizer=TOKENIZER).equals(want)
+    assert table(study, wrapped("distributed", network())).equals(table(study, network()))
 
 
 @pytest.mark.usefixtures("one_process")
@@ -147,16 +129,16 @@ def test_a_loaded_model_that_was_wrapped() -> None:
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", OPTIONS)
 def test_a_model_in_training_mode_is_measured_in_evaluation_mode_and_put_back(study: str) -> None:
     """Dropout would change everything; parts that the user froze stay in evaluation mode."""
     settings = {"attn_pdrop": 0.5, "resid_pdrop": 0.5, "embd_pdrop": 0.5}
-    want = STUDIES[study](network(**settings), TEXT, tokenizer=TOKENIZER)
+    want = table(study, network(**settings))
     live: Any = network(**settings).train()
     live.transformer.h[1].eval()
     before = [module.training for module in live.modules()]
     assert len(set(before)) == 2
-    assert STUDIES[study](live, TEXT, tokenizer=TOKENIZER).equals(want)
+    assert table(study, live).equals(want)
     assert [module.training for module in live.modules()] == before
 
 
@@ -182,9 +164,9 @@ def test_a_vocabulary_that_is_too_small_is_refused_before_anything_runs(monkeypa
     small: Any = tiny_models.gpt2(vocab_size=100)
     monkeypatch.setattr(small, "forward", None)
     message = r"the text has token 122 \('z'\), but .* knows only 100 tokens, while its tokenizer has 256"
-    for study in STUDIES.values():
+    for study in OPTIONS:
         with pytest.raises(abbe.AbbeError, match=message) as error:
-            study(small, "a lazy dog and a zebra " * 20, tokenizer=TOKENIZER)
+            quick(study, small, "a lazy dog and a zebra " * 20, tokenizer=TOKENIZER)
         assert "\n" not in str(error.value)
 
 
@@ -222,7 +204,7 @@ def two_towers() -> nn.Module:
     ],
 )
 def test_models_that_do_not_read_text(build: Callable[[], nn.Module], message: str) -> None:
-    for name, study in STUDIES.items():
-        with pytest.raises(abbe.AbbeError, match=message if name == "diagnose" else None) as error:
-            study(build(), TEXT, tokenizer=TOKENIZER)
+    for study in OPTIONS:
+        with pytest.raises(abbe.AbbeError, match=message if study == "diagnose" else None) as error:
+            quick(study, build(), TEXT, tokenizer=TOKENIZER)
         assert "\n" not in str(error.value)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import tiny_runs
 import torch
-from inside import check_causal, next_token_losses, window_losses
-from inside import engine_loss as _loss
 
 import abbe
 from abbe.models import logits_in_pieces, windows
+from abbe.runs import loss as _loss
+from abbe.runs.loss import check_causal, next_token_losses, window_losses
 
 
 def test_losses_are_those_of_the_log_probabilities(monkeypatch: pytest.MonkeyPatch) -> None:

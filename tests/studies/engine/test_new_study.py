@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from inside import command_of
 from inside import declared as _declared
 from typer.testing import CliRunner
 
 import abbe
+from abbe.cli.study import command_of
 
 SOURCE = '''
 """How much weight do random rows put on their first key?"""

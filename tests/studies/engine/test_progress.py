@@ -7,15 +7,14 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tiny_runs
-from inside import engine_watch as _progress
-from inside import engine_window
+from quick_runs import OPTIONS, quick
 
-import abbe
+from abbe.runs import watch as _progress
+from abbe.runs import window as engine_window
 from abbe.studies import watching
 
 LINE = re.compile(r"abbe: \d+ s: \d+ of \d+ done \(windows of 16\)(, about \d+ s left)?")
@@ -169,30 +168,13 @@ def test_a_study_goes_on_when_nobody_reads_its_lines(monkeypatch: pytest.MonkeyP
     diagnosed()
 
 
-STUDIES: dict[str, Callable[[Any], Any]] = {
-    "report": lambda model: abbe.report(model, tiny_runs.TEXT, lengths=16, windows=2, queries=2, temperatures=1),
-    "reproduce": lambda model: abbe.reproduce(model, tiny_runs.TEXT, figures="3", windows=1, queries=2, quick=True),
-    "capacity": lambda model: abbe.capacity(model, tiny_runs.TEXT, lengths=16, windows=2, tau=0.1, layers=False),
-    "compare": lambda model: abbe.compare(
-        model, tiny_runs.TEXT, normalizers="sparsemax", length=16, windows=2, needle_lengths=60, prompts=1
-    ),
-    "calibrate": lambda model: abbe.calibrate(
-        model, tiny_runs.TEXT, normalizer="sparsemax", length=16, windows=2, held_out=2
-    ),
-    "diff": lambda model: abbe.diff(model, tiny_runs.model(), tiny_runs.TEXT, lengths=16, windows=4, queries=4),
-    "lift": lambda model: abbe.lift(
-        model, tiny_runs.TEXT, normalizers="sparsemax", length=16, windows=2, steps=2, prompts=1, budget=None
-    ),
-}
-
-
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", OPTIONS)
 def test_every_study_says_what_is_done(
     study: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(_progress, "EVERY", 0.02)
-    STUDIES[study](tiny_runs.model())
+    quick(study, tiny_runs.model(), tiny_runs.TEXT, progress=True)
     output = capsys.readouterr()
     assert output.out == ""
     assert re.search(r"^abbe: \d+ s: \d+ of \d+ done", output.err, re.MULTILINE)

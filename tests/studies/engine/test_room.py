@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 import tiny_runs
 import torch
-from inside import engine_room, load_device, load_folder, load_module, load_room
+from inside import load_device
+from quick_runs import OPTIONS, quick
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 import abbe
 from abbe import AbbeError, load
+from abbe.runs import cost as engine_room
 
 SMALL: dict[str, Any] = {"lengths": 64, "windows": 2, "queries": 8, "resamples": 20}
 
@@ -21,7 +25,7 @@ SMALL: dict[str, Any] = {"lengths": 64, "windows": 2, "queries": 8, "resamples":
 @pytest.fixture
 def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], None]:
     def set_free(count: float | None) -> None:
-        for module in (load_room, engine_room):
+        for module in (load_device, engine_room):
             monkeypatch.setattr(module, "free_memory", lambda device: count)
 
     return set_free
@@ -30,7 +34,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], None]:
 def test_a_model_that_does_not_fit_is_refused_before_its_weights_are_read(
     free: Callable[[float | None], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(load_module, "_read_network", lambda *given: pytest.fail("the weights were read"))
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", lambda *given: pytest.fail("the weights were read"))
     free(20e6)
     with pytest.raises(AbbeError) as refused:
         load("embedded")
@@ -49,53 +53,43 @@ def test_half_the_precision_takes_half_the_memory(free: Callable[[float | None],
     assert load("embedded").precision == "float32"
 
 
-def test_weights_are_counted_from_the_headers(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
+def test_weights_are_counted_from_the_headers_and_once(free: Callable[[float | None], None], tmp_path: Path) -> None:
+    """Of millions of numbers each, beside those of a model that is small."""
+    tiny_runs.model("llama").network.save_pretrained(tmp_path)
+    free(0.0)
 
-    tensors = {
-        "a": torch.zeros(10, 3),
-        "b": torch.zeros(7, dtype=torch.bfloat16),
-        "c": torch.zeros(5, dtype=torch.int8),
-    }
-    save_file(tensors, tmp_path / "model.safetensors")
-    (tmp_path / "config.json").write_text("{}")
-    header = load_folder.weight_headers(tmp_path)
-    assert load_room.weight_bytes(header, torch.float32) == 37 * 4 + 5
-    assert load_room.weight_bytes(header, torch.float16) == 37 * 2 + 5
+    def refused(dtype: str) -> str:
+        with pytest.raises(AbbeError) as why:
+            load(tmp_path, dtype=dtype)
+        return str(why.value).partition(" needs ")[2].partition(" for")[0]
 
+    def add(file: str, million: int, dtype: torch.dtype) -> None:
+        save_file({file: torch.zeros(million, 1_000_000, dtype=dtype)}, tmp_path / f"{file}.safetensors")
 
-def test_weights_that_lie_there_twice_count_once(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
-    for name in ("model-00001-of-00002", "model-00002-of-00002", "consolidated"):
-        save_file({name: torch.zeros(10)}, tmp_path / f"{name}.safetensors")
-    (tmp_path / "config.json").write_text("{}")
-    index = tmp_path / "model.safetensors.index.json"
-    index.write_text(json.dumps({"weight_map": {n: f"model-0000{n}-of-00002.safetensors" for n in "12"}}))
-    assert load_room.weight_bytes(load_folder.weight_headers(tmp_path), torch.float32) == 80
-    save_file({"whole": torch.zeros(30)}, tmp_path / "model.safetensors")  # which transformers prefers
-    assert load_room.weight_bytes(load_folder.weight_headers(tmp_path), torch.float32) == 120
-
-
-STUDIES: dict[str, Callable[..., object]] = {
-    "diagnose": lambda model, **more: abbe.diagnose(model, tiny_runs.TEXT, **SMALL, **more),
-    "report": lambda model, **more: abbe.report(model, tiny_runs.TEXT, **SMALL, **more),
-    "reproduce": lambda model, **more: abbe.reproduce(model, tiny_runs.TEXT, figures="2a", quick=True, **more),
-    "capacity": lambda model, **more: abbe.capacity(model, tiny_runs.TEXT, lengths=64, windows=2, **more),
-    "compare": lambda model, **more: abbe.compare(model, tiny_runs.TEXT, length=64, windows=2, **more),
-    "calibrate": lambda model, **more: abbe.calibrate(model, tiny_runs.TEXT, length=64, windows=2, held_out=1, **more),
-}
+    whole = load_file(tmp_path / "model.safetensors")
+    more = {"a": torch.zeros(2_000_000), "b": torch.zeros(1_000_000, dtype=torch.bfloat16)}
+    more["c"] = torch.zeros(5_000_000, dtype=torch.int8)
+    save_file(whole | more, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    assert (refused("float32"), refused("float16")) == ("17 MB", "11 MB")
+    (tmp_path / "model.safetensors").rename(tmp_path / "consolidated.safetensors")  # which nobody reads
+    add("one", 1, torch.float32)
+    add("two", 2, torch.float32)
+    save_file(whole, tmp_path / "small.safetensors", metadata={"format": "pt"})
+    index = dict.fromkeys(whole, "small.safetensors") | {name: f"{name}.safetensors" for name in ("one", "two")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    assert refused("float32") == "12 MB"
 
 
-@pytest.mark.parametrize("study", STUDIES)
+@pytest.mark.parametrize("study", ["diagnose", "report", "reproduce", "capacity", "compare", "calibrate"])
 def test_windows_that_do_not_fit_are_refused_before_anything_is_measured(
     study: str, free: Callable[[float | None], None], tmp_path: Path
 ) -> None:
     free(3e5)
+    longer = {name: 64 for name in ("length", "lengths") if name in OPTIONS[study]}
     with pytest.raises(
         AbbeError, match=r"tokens need about .* but 0 MB are free on cpu: ask for shorter windows"
     ) as why:
-        STUDIES[study](tiny_runs.model("llama"), folder=tmp_path / "run", progress=False)
+        quick(study, tiny_runs.model("llama"), tiny_runs.TEXT, folder=tmp_path / "run", **longer)
     assert "dtype bfloat16, or spread the model by device_map auto" in str(why.value)
     assert not list(tmp_path.rglob("*.safetensors"))
 
@@ -116,14 +110,14 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mon
     meminfo.write_text("MemTotal: 4000 kB\nMemAvailable: 3000 kB\n")
     group.write_text("0::/job\n")
     for name, where in (("_MEMINFO", meminfo), ("_GROUP", group), ("_GROUPS", own.parent)):
-        monkeypatch.setattr(load_room, name, where)
+        monkeypatch.setattr(load_device, name, where)
     cpu = torch.device("cpu")
-    assert load_room.free_memory(cpu) == 3000 * 1024
+    assert load_device.free_memory(cpu) == 3000 * 1024
     for name, content in (("max", "1000000"), ("current", "900000"), ("stat", "anon 1\ninactive_file 200000")):
         (own / f"memory.{name}").write_text(content)
-    assert load_room.free_memory(cpu) == 300_000
+    assert load_device.free_memory(cpu) == 300_000
     (own / "memory.max").write_text("max\n")
-    assert load_room.free_memory(cpu) == 3000 * 1024
+    assert load_device.free_memory(cpu) == 3000 * 1024
 
 
 def test_the_smallest_limit_of_all_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,19 +125,18 @@ def test_the_smallest_limit_of_all_groups_counts(tmp_path: Path, monkeypatch: py
     inner.mkdir(parents=True)
     group.write_text("0::/job/step/task\n")
     for name, where in (("_MEMINFO", tmp_path / "none"), ("_GROUP", group), ("_GROUPS", tmp_path / "groups")):
-        monkeypatch.setattr(load_room, name, where)
+        monkeypatch.setattr(load_device, name, where)
     for folder, limit in ((inner, "max"), (inner.parent, "700"), (inner.parent.parent, "500")):
         for name, content in (("max", limit), ("current", "100"), ("stat", "inactive_file 0")):
             (folder / f"memory.{name}").write_text(f"{content}\n")
-    assert load_room.free_memory(torch.device("cpu")) == 400
+    assert load_device.free_memory(torch.device("cpu")) == 400
     (inner / "memory.max").write_text("300\n")
-    assert load_room.free_memory(torch.device("cpu")) == 200
+    assert load_device.free_memory(torch.device("cpu")) == 200
 
 
 def test_an_accelerator_is_asked_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5e9, 8e9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2e9)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1e9)
-    assert load_room.free_memory(torch.device("cuda:0")) == 6e9
-    monkeypatch.setattr(load_device, "_accelerators", lambda: iter(("cuda:0",)))
-    assert load_room.free_memory(torch.device("xpu")) is None
+    assert load_device.free_memory(torch.device("cuda:0")) == 6e9
+    assert load_device.free_memory(torch.device("xpu")) is None

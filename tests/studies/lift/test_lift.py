@@ -12,17 +12,8 @@ import compare_runs
 import planted_capacity
 import pytest
 import torch
-from inside import (
-    KEY_SENTENCES,
-    PassKeyMaker,
-    TextPart,
-    Tried,
-    answers,
-    best,
-    judged_lengths,
-    lift_schedule,
-    lift_text_parts,
-)
+from inside import lift_search, lift_study
+from inside import prompts as source
 from needle_models import TEXT as PROSE
 from test_lift_rule import SETTINGS
 
@@ -47,7 +38,7 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
 ) -> None:
     opened, read_early = [], []
     model = planted_capacity.model(16, layers=4)
-    real = lift_text_parts.Sealed.open
+    real = lift_study.Sealed.open
 
     def open_once(sealed: Any) -> Any:
         chosen = json.loads((tmp_path / "parts" / "chosen.json").read_text())
@@ -60,7 +51,7 @@ def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
         if bool((tokens == MARK).any()) and not opened:
             read_early.append(tokens)
 
-    monkeypatch.setattr(lift_text_parts.Sealed, "open", open_once)
+    monkeypatch.setattr(lift_study.Sealed, "open", open_once)
     model.network.base_model.register_forward_pre_hook(see, with_kwargs=True)
     result = abbe.lift(model, TEXT, folder=tmp_path, **PLANTED)
     assert result.lifted
@@ -94,11 +85,11 @@ def test_plans_are_chosen_and_judged_beside_softmax_tuned_the_same_way() -> None
         assert (row["control_rise"] is None) is (row["steps"] == 0)
     settings = dataclasses.replace(SETTINGS, max_loss=0.005)
     tried = [
-        Tried(row["plan"], (), row["steps"], *(_worst(row, f"rise{end}") for end in ("", "_high")), row["gain"])
+        lift_search.Tried(SimpleNamespace(name=row["plan"]), row["steps"], *_worst(row), row["gain"])
         for row in result.plans.to_dicts()
     ]
-    (chosen,) = result.plans.filter("chosen").to_dicts()
-    assert (chosen["plan"], chosen["steps"]) == (best(tried, settings).name, best(tried, settings).steps)
+    (chosen,), expected = result.plans.filter("chosen").to_dicts(), lift_search.best(tried, settings)
+    assert (chosen["plan"], chosen["steps"]) == (expected.plan.name, expected.steps)
     _, control, plan = result.table.to_dicts()
     assert control["control_rise"] is None
     assert plan["control_rise"] == pytest.approx(plan["loss"] / control["loss"] - 1)
@@ -109,8 +100,19 @@ def test_plans_are_chosen_and_judged_beside_softmax_tuned_the_same_way() -> None
     assert said == [chosen["steps"] > 0] * 2
 
 
-def _worst(row: dict[str, Any], name: str) -> float:
-    return max(row[one] for one in (name, f"control_{name}") if row[one] is not None)
+def _worst(row: dict[str, Any]) -> list[float]:
+    ends = (("rise", "control_rise"), ("rise_high", "control_rise_high"))
+    return [max(row[name] for name in names if row[name] is not None) for names in ends]
+
+
+@pytest.mark.parametrize("goal", ["sparse", "retrieval"])
+def test_the_bar_ends_full(goal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = compare_runs.counted(lift_study, monkeypatch)
+    more = {"lengths": [64], "steps": 0} if goal == "retrieval" else {}
+    for _ in range(2):
+        abbe.lift(compare_runs.word_model(), PROSE, goal=goal, folder=tmp_path, **(QUICK | more))
+    assert [(bar.done, bar.expected) for bar in bars] == [(bars[0].expected,) * 2] * 2
+    assert bars[0].expected > 50
 
 
 @pytest.mark.parametrize("seconds", [(500.0, 500.0, 500.0, 1e-3, 500.0), (10.0,) * 5])
@@ -121,7 +123,7 @@ def test_a_budget_that_is_not_reached_changes_nothing_on_a_busy_machine(
     options: dict[str, Any] = {"steps": 0, "prompts": 4}
     quiet = planted(**options)
     clock = iter([time for taken in seconds for time in (0.0, taken)])
-    monkeypatch.setattr(lift_schedule, "thread_time", lambda: next(clock))
+    monkeypatch.setattr(lift_study, "thread_time", lambda: next(clock))
     for _ in range(2):  # the second call resumes the first
         busy = planted(budget="2h", folder=tmp_path, **options)
         assert busy.manifest["cut"] == []
@@ -150,7 +152,7 @@ def test_the_same_steps_give_the_same_result(goal: str, tmp_path: Path) -> None:
 def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lift_schedule, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(lift_study, "thread_time", lambda: 0.0)
     options = QUICK | {"budget": 1e-3, "folder": tmp_path}
     result = abbe.lift(compare_runs.word_model(), PROSE, **options)
     assert (result.scan.height, result.plans.height) == (1, 1)
@@ -164,11 +166,11 @@ def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
 
 def test_pass_keys_of_the_test_text_share_nothing_with_those_searched() -> None:
     tokenizer = compare_runs.word_model().tokenizer
-    makers = [PassKeyMaker(tokenizer, PROSE, seed, for_test=bool(seed)) for seed in range(2)]
+    makers = [source.PassKeyMaker(tokenizer, PROSE, seed, for_test=bool(seed)) for seed in range(2)]
     searched, judged = (maker.pass_keys([64], 2) for maker in makers)
     assert {one.depth for one in searched} & {one.depth for one in judged} == set()
     assert {0.0, 1.0} <= {one.depth for one in judged}
-    assert set(KEY_SENTENCES[False]) & set(KEY_SENTENCES[True]) == set()
+    assert set(source.KEY_SENTENCES[False]) & set(source.KEY_SENTENCES[True]) == set()
     for prompt in (*searched, *judged):
         assert len(prompt.tokens) == 64
         assert 0 < prompt.answer < 10
@@ -176,8 +178,8 @@ def test_pass_keys_of_the_test_text_share_nothing_with_those_searched() -> None:
 
 def test_log_probability_of_a_pass_key_is_that_of_its_tokens() -> None:
     model = compare_runs.word_model()
-    prompts = PassKeyMaker(model.tokenizer, PROSE, 1).pass_keys([64], 1)
-    values, right = answers(model, prompts)
+    prompts = source.PassKeyMaker(model.tokenizer, PROSE, 1).pass_keys([64], 1)
+    values, right = source.answers(model, prompts)
     with torch.no_grad():
         logits = model.network(input_ids=prompts[0].tokens[None]).logits[0].log_softmax(-1)
     width = prompts[0].answer
@@ -211,7 +213,7 @@ def test_a_length_that_has_no_room_is_left_out_with_its_reason() -> None:
     def lengths(length: int, words: int, **more: Any) -> Any:
         settings = SimpleNamespace(**(kept | {"length": length} | more))
         text = abbe.Text("book, validation text", " ".join(PROSE.content.split()[:words]))
-        return judged_lengths(model, TextPart("validation", text, 0, 1), settings)
+        return lift_study.judged_lengths(model, lift_study.TextPart("validation", text, 0, 1), settings)
 
     assert lengths(16, 400) == ((16, 64), [])
     assert lengths(8, 400, lengths=(16, 48)) == ((8, 32, 48), [])  # at that of the longest pass key, too
@@ -221,21 +223,6 @@ def test_a_length_that_has_no_room_is_left_out_with_its_reason() -> None:
     room = "book, validation text, which is as long as the test text, has room for"
     assert lengths(16, 250) == ((16,), [f"{start} 64 tokens, because {room} 3 windows of 6 needed"])
     assert lengths(16, 40) == ((16,), [f"{start} 64 tokens, because {room} 0 windows of 6 needed"])
-
-
-@pytest.mark.slow
-def test_what_is_not_judged_is_said_and_needles_have_their_own_intervals() -> None:
-    result = abbe.lift(compare_runs.word_model(), PROSE, goal="retrieval", **(QUICK | {"lengths": [64], "prompts": 6}))
-    assert result.manifest["loss_lengths"] == [40, 64]
-    assert result.manifest["skipped"][0].startswith("the loss is not judged at 160 tokens, because")
-    assert result.table["longer_loss"].is_not_null().all()
-    rows = {row["contender"]: row for row in result.table.to_dicts()}
-    for kind in ("lists", "sentences"):
-        gain = rows["plan"][kind] - rows["baseline"][kind]
-        assert rows["plan"][f"{kind}_gain"] == pytest.approx(gain)
-    (beside,) = (one.sentence for one in result.findings if one.topic == "beside")
-    assert " of the lists (baseline " in beside
-    assert " of the sentences (baseline " in beside
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
@@ -254,9 +241,8 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_named_in_one_line(mistake: str) -> None:
-    options, message = MISTAKES[mistake]
+@pytest.mark.parametrize(("options", "message"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes_are_named_in_one_line(options: dict[str, Any], message: str) -> None:
     with pytest.raises(abbe.AbbeError, match=message) as refused:
         planted(**options)
     assert "\n" not in str(refused.value)
@@ -268,8 +254,3 @@ def test_a_text_too_short_for_three_parts_is_refused_in_one_line() -> None:
         abbe.lift(planted_capacity.model(2), short, **PLANTED)
     with pytest.raises(abbe.AbbeError, match="a half, a quarter and a quarter; give more text or a smaller length"):
         abbe.lift(planted_capacity.model(2), abbe.Text("short", "a" * 20), **PLANTED)
-
-
-def test_a_budget_too_small_for_one_candidate_is_refused() -> None:
-    with pytest.raises(abbe.AbbeError, match="is too small for one candidate"):
-        planted(budget="0.001s")

@@ -10,23 +10,15 @@ import compare_runs
 import planted_slopes
 import pytest
 import torch
-from inside import (
-    Fits,
-    Haystack,
-    LiftPlan,
-    Parts,
-    PassKeyMaker,
-    ReadHaystack,
-    SlopeLearner,
-    engine_watch,
-    learns,
-    read_all,
-    round_ends,
-)
+from inside import lift_search
+from inside import prompts as source
 from needle_models import TEXT as PROSE
+from rich.console import Console
 from test_lift_rule import SETTINGS
 
 import abbe
+from abbe.runs.parts import Parts
+from abbe.runs.watch import Stages, Watch
 
 SPEC = "logn:trained=40,slope=0,beyond=true,learn=true"
 QUICK: dict[str, Any] = {
@@ -35,11 +27,11 @@ QUICK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def haystacks(tokenizer: Any, length: int, count: int) -> list[Haystack]:
-    return list(PassKeyMaker(tokenizer, PROSE, 0).haystacks(length, count))
+def haystacks(tokenizer: Any, length: int, count: int) -> list[Any]:
+    return list(source.PassKeyMaker(tokenizer, PROSE, 0).haystacks(length, count))
 
 
-def log_probabilities(read: ReadHaystack, haystack: Haystack) -> torch.Tensor:
+def log_probabilities(read: Any, haystack: Any) -> torch.Tensor:
     return torch.stack([read.log_probability(*question) for question in haystack.questions])
 
 
@@ -62,7 +54,7 @@ def test_a_question_on_top_of_the_cache_is_that_of_a_plain_pass() -> None:
     model = compare_runs.word_model()
     (haystack,) = haystacks(model.tokenizer, 64, 1)
     with torch.no_grad(), abbe.swap(model, "logn:trained=10,slope=2,beyond=true"):
-        read = ReadHaystack(model, haystack)
+        read = source.ReadHaystack(model, haystack)
         cached = log_probabilities(read, haystack)
         again = log_probabilities(read, haystack)  # the cache is as it was
         whole = []
@@ -79,9 +71,9 @@ def test_a_model_without_a_cache_reads_the_whole_text(monkeypatch: pytest.Monkey
     model = compare_runs.word_model()
     (haystack,) = haystacks(model.tokenizer, 64, 1)
     with torch.no_grad():
-        cached = log_probabilities(ReadHaystack(model, haystack), haystack)
-        monkeypatch.setattr("abbe.studies._shared.prompts._cache_after", lambda *_: None)
-        read = ReadHaystack(model, haystack)
+        cached = log_probabilities(source.ReadHaystack(model, haystack), haystack)
+        monkeypatch.setattr(source, "_cache_after", lambda *_: None)
+        read = source.ReadHaystack(model, haystack)
         torch.testing.assert_close(log_probabilities(read, haystack), cached, rtol=1e-4, atol=1e-4)
     assert not read.is_cached
 
@@ -89,22 +81,22 @@ def test_a_model_without_a_cache_reads_the_whole_text(monkeypatch: pytest.Monkey
 def test_only_as_many_texts_are_kept_as_there_is_room_for() -> None:
     model = compare_runs.word_model()
     some = haystacks(model.tokenizer, 64, 3)
-    each = ReadHaystack(model, some[0]).bytes
-    assert len(read_all(model, some, 2 * each + 1000)) == 2
-    assert len(read_all(model, some, 1)) == 1
+    each = source.ReadHaystack(model, some[0]).bytes
+    assert len(source.read_all(model, some, 2 * each + 1000)) == 2
+    assert len(source.read_all(model, some, 1)) == 1
 
 
 def test_rounds_and_what_learns() -> None:
-    assert round_ends(48) == [24, 48]
-    assert round_ends(1) == [1]
-    assert round_ends(0) == []
-    assert learns(SPEC)
-    assert not learns("logn:trained=40")
+    assert lift_search.round_ends(48) == [24, 48]
+    assert lift_search.round_ends(1) == [1]
+    assert lift_search.round_ends(0) == []
+    assert lift_search.learns(SPEC)
+    assert not lift_search.learns("logn:trained=40")
 
 
 def test_pass_keys_are_what_they_were() -> None:
     tokenizer = compare_runs.word_model().tokenizer
-    made = PassKeyMaker(tokenizer, PROSE, 0).pass_keys([64], 2)
+    made = source.PassKeyMaker(tokenizer, PROSE, 0).pass_keys([64], 2)
     assert [len(one.tokens) for one in made] == [64] * 8
     assert int(sum(int((one.tokens * torch.arange(1, 65)).sum()) for one in made)) == SUM
 
@@ -132,14 +124,13 @@ def test_the_head_whose_slope_is_the_cure_is_learned() -> None:
     model = planted_slopes.model()
     some, others = (planted_slopes.haystacks(model, 4, 12, seed) for seed in (0, 1))
     settings = dataclasses.replace(
-        SETTINGS, goal="retrieval", candidates=(planted_slopes.SPEC,), lengths=(planted_slopes.LENGTH,)
+        SETTINGS, goal="retrieval", steps=48, candidates=(planted_slopes.SPEC,), lengths=(planted_slopes.LENGTH,)
     )
-    with engine_watch.watching(False) as watch:
-        parts = Parts(None, "planted")
-        fits = Fits(model, settings, parts, watch)
-        learner = SlopeLearner(model, fits, parts, watch, some, planted_slopes.LENGTH)
-        plan = LiftPlan(0, dict.fromkeys(range(2), planted_slopes.SPEC))
-        learned = learner.normalizers(plan, [24, 48])
+    work = lift_search.Work(model, settings, Parts(None, "planted"), lift_search.fits.Material([], [], haystacks=some))
+    work.stages = Stages(Watch(Console(quiet=True), None), {"learning": 0})
+    tuner = lift_search.Tuner(work, lift_search.Fits(work), 48)
+    plan = lift_search.Plan(3000, dict.fromkeys(range(2), planted_slopes.SPEC))  # a number of a plan that is learned
+    learned = tuner.normalizers(plan, 48)
     slopes = torch.stack([next(one.parameters()).detach().flatten() for one in learned.values()])
     assert slopes.flatten().argmax() == planted_slopes.LAYER * slopes.shape[1] + planted_slopes.HEAD
     assert slopes.flatten().sort().values[-2] < slopes.max() / 4
@@ -148,7 +139,7 @@ def test_the_head_whose_slope_is_the_cure_is_learned() -> None:
     def answered(what: Any) -> float:
         with abbe.swap(model, what):
             return float(
-                torch.stack([log_probabilities(ReadHaystack(model, one), one).mean() for one in others]).mean()
+                torch.stack([log_probabilities(source.ReadHaystack(model, one), one).mean() for one in others]).mean()
             )
 
     # On other texts about as good as the cure itself, by true passes over each of them.

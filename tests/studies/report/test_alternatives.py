@@ -9,31 +9,26 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from inside import (
-    ALTERNATIVES,
-    SHARPER,
-    SPARSE,
-    Settings,
-    alternatives_table,
-    alternatives_windows,
-    block_sums,
-    check_model,
-    query_positions,
-    run_model,
-    settings_for,
-)
-from inside import ALTERNATIVES_SCHEMA as SCHEMA
+from inside import alternatives_table, alternatives_windows, block_sums
 from inside import report_alternatives as _alternatives
 from polars.testing import assert_frame_equal
-from read_alone import take_sample, try_alternatives
+from read_alone import try_alternatives
 from row_cases import random_rows
 from separable_by_loops import plain_separable
-from tiny_runs import BUILDERS, TEXT, model
+from tiny_runs import TEXT, model
 from torch import Tensor
 
 import abbe
 from abbe.measures import Rows
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows
+from abbe.runs.settings import Settings, settings_for
+from abbe.runs.window import check_model, query_positions, run_model
+from abbe.studies import Report
+
+SCHEMA = Report.frame("alternatives").schema
+SHARPER = "softmax:temperature=0.7"
+SPARSE = ("entmax:alpha=1.25", "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9", "threshold:rel=0.1")
+ALTERNATIVES = (*SPARSE, SHARPER)
 
 
 def settings(**options: Any) -> Settings:
@@ -118,29 +113,10 @@ def test_equal_logits_give_numbers() -> None:
 
 def test_alternatives_are_canonical_and_the_sparse_ones_give_zeros() -> None:
     logits = 2 * torch.randn(64, generator=torch.Generator().manual_seed(0))
-    assert set(ALTERNATIVES) - set(SPARSE) == {SHARPER}
     for spec in ALTERNATIVES:
         made = abbe.normalizer(spec)
         assert str(made) == spec
         assert bool((made(logits) == 0).any()) == (spec in SPARSE)
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("family", BUILDERS)
-def test_every_family_gives_a_whole_table(family: str) -> None:
-    table = tried(family)
-    layers = {"gemma2": 3, "t5": 6}.get(family, 2)
-    assert dict(table.schema) == SCHEMA
-    places = [
-        (layer, head, name) for layer in range(layers) for head in range(4) for name in ("baseline", *ALTERNATIVES)
-    ]
-    assert table.select("layer", "head", "normalizer").rows() == places
-    assert not any(table[name].is_nan().any() for name in list(SCHEMA)[3:])
-    own, others = table.filter(pl.col("normalizer") == "baseline"), table.filter(pl.col("normalizer") != "baseline")
-    assert own["gain"].to_list() == own["output_change"].to_list() == [0.0] * len(own)
-    assert own["gain_low"].is_null().all()
-    assert others.null_count().sum_horizontal().item() == 0
-    assert own.drop("gain_low", "gain_high").null_count().sum_horizontal().item() == 0
 
 
 def captured(tiny: LoadedModel, window: Window, queries: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -254,12 +230,6 @@ def test_one_window_has_no_interval() -> None:
     assert table["gain"].is_not_null().all()
 
 
-def test_two_tokens() -> None:
-    table = tried("gpt2", {"lengths": [2]}, queries=2)
-    assert table["separable"].is_not_null().all()
-    assert table["active"].max() <= 2
-
-
 def made_up_sums(separable: list[list[float]], **others: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """One window, (normalizer, head), from the separable weight; one query."""
     x = torch.tensor(separable).double()
@@ -290,15 +260,3 @@ def test_what_no_query_defines_is_null() -> None:
         empty = {name for name, value in row.items() if value is None}
         want = {"separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high", "output_change"}
         assert empty == want
-
-
-def test_sample_and_alternatives_share_a_tap() -> None:
-    tiny, chosen = model(), settings()
-    given = cut(tiny, chosen)
-    with tap(tiny) as open_tap:
-        first = try_alternatives(tiny, open_tap, given, chosen, queries=8)
-        sample = take_sample(tiny, TEXT, open_tap, given, chosen)
-        again = try_alternatives(tiny, open_tap, given, chosen, queries=8)
-    assert_frame_equal(first, again)
-    assert_frame_equal(first, tried())
-    assert len(sample.rows) == 64

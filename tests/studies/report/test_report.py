@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections import Counter
@@ -13,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_runs
-from inside import report_study as study
+from inside import AlternativesReader
 from polars.testing import assert_frame_equal
 
 import abbe
@@ -73,12 +72,6 @@ def test_same_seed_same_report() -> None:
     assert made(seed=5).as_json()["alternatives"] != first["alternatives"]
 
 
-def test_a_folder_is_a_run(saved: tuple[Report, Path]) -> None:
-    first, folder = saved
-    assert_frame_equal(abbe.open_run(folder).table, first.run.table)
-    assert json.loads((folder / "report.json").read_text())["verdicts"][0]["topic"] == "hardly learned"
-
-
 def test_every_window_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measures, alternatives and sample are taken from the same pass; the rest are self-check and loss."""
     passes: list[int] = []
@@ -98,7 +91,7 @@ def test_windows_that_alternatives_have_read_are_not_read_again(
 ) -> None:
     first, folder = saved[0], Path(shutil.copytree(saved[1], tmp_path / "out"))
     (folder / "sample.json").unlink()
-    monkeypatch.setattr(study.AlternativesReader, "done", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(AlternativesReader, "done", lambda *_: pytest.fail("read again"))
     assert_frame_equal(made(folder=folder).alternatives, first.alternatives)
 
 
@@ -123,14 +116,9 @@ def test_without_temperatures_there_are_no_floors() -> None:
     assert "gradients" not in {finding.topic for finding in result.verdicts}
 
 
-def test_json_holds_only_what_json_knows(saved: tuple[Report, Path]) -> None:
-    text = json.dumps(saved[0].as_json(), allow_nan=False)
-    assert json.loads(text)["growth"][0].keys() >= {"decay", "uniform_from", "half_until"}
-
-
 def test_a_report_of_a_run_alone_needs_no_model() -> None:
     run = tiny_runs.shared_run()
-    result = study.make_report(run)
+    result = Report.of(run)
     assert result.sample is None
     assert result.alternatives.is_empty()
     assert isinstance(result.growth, pl.DataFrame)
@@ -149,3 +137,12 @@ def test_commands_name_the_text_as_it_was_given_and_its_repr_is_short(tmp_path: 
     assert abbe.open(tmp_path / "out").manifest["given"] == result.manifest["given"]
     assert str(tmp_path) not in trained.to_html()  # pages are passed on
     assert len(repr(result)) < 300
+
+
+def test_a_sample_of_another_form_is_refused_and_made_again(saved: tuple[Report, Path], tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(saved[1], tmp_path / "out"))
+    written = (folder / "sample.json").read_text()
+    (folder / "sample.json").write_text(written.replace('"keys"', '"others"'))
+    with pytest.raises(abbe.AbbeError, match=r"sample\.json"):
+        abbe.open(folder)
+    assert made(folder=folder).sample == Report.opened(folder, *abbe.results.read_manifest(folder)).sample

@@ -7,11 +7,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-from inside import Lookup, make_report
-from synthetic_run import SIZES, USUAL, alternatives, made_run, row
+from synthetic_run import USUAL, alternatives, made_run, row
 
 from abbe.studies import Finding, Report
-from abbe.words.numbers import heads_of, percent, power_of_n, tokens
 
 UNIFORM = {"entropy": (5.9, 5.8, 5.95, 6.0, None)}
 BARELY_UNIFORM = {"entropy": (5.71, 5.5, 5.9, 6.0, None)}
@@ -26,11 +24,11 @@ FORCED = {"max_weight": (0.05, 0.04, 0.06, 0.49, 0.002)}
 
 SHARPER = "softmax:temperature=0.7"
 OWN = (0, "baseline", 0.5, None, None, None)
-NOTHING = make_report(made_run([], overall=dict.fromkeys(USUAL), p_values={}))
+NOTHING = Report.of(made_run([], overall=dict.fromkeys(USUAL), p_values={}))
 
 
 def report_of(*heads: dict[str, Any], other: pl.DataFrame | None = None, **options: Any) -> Report:
-    return make_report(made_run(heads, **options), other)  # type: ignore[no-any-return]
+    return Report.of(made_run(heads, **options), other)
 
 
 def verdicts_of(*heads: dict[str, Any], **options: Any) -> dict[str, Finding]:
@@ -183,9 +181,10 @@ def test_key_numbers_have_interval_limit_and_control() -> None:
 
 def test_infinite_and_missing_numbers_are_not_looked_up() -> None:
     more = [row((0, 7), 1024, None, "entropy", math.inf), row((0, 8), 1024, None, "entropy", math.nan)]
-    table = Lookup(made_run([{}], more=more))
-    assert set(table.heads("entropy", 1024)) == {(0, 0)}
-    assert (0, 7) in table.places
+    made = report_of({}, more=more)
+    assert [verdict.kind for verdict in made.heads] == ["selective", "not measured", "not measured"]
+    assert made.verdicts[0].numbers["heads"] == 1
+    assert made.growth["head"].to_list() == [0, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,8 @@ def test_infinite_and_missing_numbers_are_not_looked_up() -> None:
 def test_the_shown_size_is_the_one_nearest_to_20(sizes: tuple[int, ...], shown: int | None) -> None:
     rows = [row((0, 0), 64, n, "top_mass", 0.5) for n in sizes] + [row((0, 0), 16, 20, "top_mass", 0.5)] * bool(sizes)
     run = made_run([])
-    assert Lookup(type(run)(pl.DataFrame(rows, schema=run.table.schema), run.manifest)).size == shown
+    named = Report.of(type(run)(pl.DataFrame(rows, schema=run.table.schema), run.manifest)).numbers[1].name
+    assert named == ("separability" if shown is None else f"separability of {shown} tokens")
 
 
 def test_growth_says_where_a_head_crosses_its_limits() -> None:
@@ -328,16 +328,3 @@ def test_nothing_measured_nothing_advised() -> None:
     assert advice_of({}, other=alternatives([(0, "baseline", None, None, None, None)])).keys() == {
         "active-set size", "temperature floor", "sinks",
     }  # fmt: skip
-
-
-def test_numbers_as_text() -> None:
-    assert [percent(x) for x in (0.0, 0.0004, 0.003, 0.01, 0.744, 1.0, None)] == [
-        "0 %", "below 0.1 %", "0.3 %", "1 %", "74 %", "100 %", "an unknown share",
-    ]  # fmt: skip
-    assert [heads_of(k, 3, "is", "are") for k in range(4)] == [
-        "no head is", "1 of 3 heads is", "2 of 3 heads are", "all 3 heads are",
-    ]  # fmt: skip
-    assert heads_of(1, 1, "is", "are") == "the only head is"
-    assert [tokens(x) for x in (1, 20, 26.94)] == ["1 token", "20 tokens", "26.9 tokens"]
-    assert [power_of_n(x) for x in (0.194, -0.05)] == ["n^-0.19", "n^0.05"]
-    assert SIZES[-1] == 100

@@ -11,18 +11,7 @@ from typing import Any
 import pytest
 import tiny_models
 import torch
-from inside import (
-    MOST_ROWS,
-    Settings,
-    check_model,
-    rows_of_call,
-    run_model,
-    sample_positions,
-    sample_rows,
-    sample_window,
-    settings_for,
-    token_vectors,
-)
+from inside import sample_positions, sample_rows, sample_window
 from read_alone import take_sample
 from row_cases import random_rows
 from tiny_runs import BUILDERS, TEXT, model
@@ -30,6 +19,8 @@ from tiny_runs import BUILDERS, TEXT, model
 import abbe
 from abbe.measures import Rows, choose_sets, geometry
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows, wrap
+from abbe.runs.settings import Settings, settings_for
+from abbe.runs.window import check_model, rows_of_call, run_model, token_vectors
 from abbe.studies import Ball, Sample
 
 SIZES = (2, 5)
@@ -238,7 +229,7 @@ def test_the_seed_moves_the_positions() -> None:
 def test_many_heads_get_fewer_queries(heads: int, want: int) -> None:
     positions = sample_positions(model(), made_up(256), settings(), heads, 8)
     assert len(positions) == want
-    assert len(positions) * heads <= MOST_ROWS or want == 2
+    assert len(positions) * heads <= 2400 or want == 2
 
 
 def test_same_sample_every_time_and_deaf_to_later_passes() -> None:
@@ -260,15 +251,8 @@ def sample() -> Sample:
     return sampled(model("mistral"), settings(), sizes=(2, 4, 20))
 
 
-def test_json_to_sample_to_json_is_exact(sample: Sample) -> None:
-    text = json.dumps(sample.as_json())
-    again = Sample.from_json(json.loads(text))
-    assert json.dumps(again.as_json()) == text
-    assert Sample.from_json(json.loads(json.dumps(again.as_json()))) == again
-
-
-def test_json_keeps_what_it_promises(sample: Sample) -> None:
-    again = Sample.from_json(sample.as_json())
+def test_json_keeps_four_digits(sample: Sample) -> None:
+    again = Sample.from_json(json.loads(json.dumps(sample.as_json())))
     assert replace(again, rows=()) == replace(sample, rows=())
     assert len(again.rows) == len(sample.rows) == 64
     for old, new in zip(sample.rows, again.rows, strict=True):
@@ -276,40 +260,10 @@ def test_json_keeps_what_it_promises(sample: Sample) -> None:
         assert new.weights == pytest.approx(old.weights, rel=5e-4)
         assert len(old.balls) == 2
         for ball, kept in zip(old.balls, new.balls, strict=True):
-            compare(ball, kept)
-
-
-def compare(ball: Ball, kept: Ball) -> None:
-    largest = max(*ball.distances, *ball.other_distances)
-    for name in ("size", "inside", "other_keys", "intruders"):
-        assert getattr(ball, name) == getattr(kept, name)
-    for name in ("radius", "distances", "other_distances"):
-        assert getattr(kept, name) == pytest.approx(getattr(ball, name), abs=0.000502 * largest, rel=0)
-    for name in ("angles", "other_angles"):
-        for old, new in zip(getattr(ball, name), getattr(kept, name), strict=True):
-            assert abs((old - new + 180) % 360 - 180) <= 0.5 + 1e-9
-
-
-def test_json_in_units(sample: Sample) -> None:
-    content = sample.as_json()
-    assert set(content["balls"]) == {"2", "4", "20"}
-    assert all(x is None for column in content["balls"]["20"].values() for x in column)  # a window of 5 keys has none
-    two = content["balls"]["2"]
-    for distances, others, inside in zip(two["distances"], two["other_distances"], two["inside"], strict=True):
-        assert max(*distances, *others) == 1000
-        assert len(inside) == 2
-        assert set(inside) <= {"0", "1"}
-    angles = [angle for column in ("angles", "other_angles") for row in two[column] for angle in row]
-    assert all(isinstance(angle, int) and 0 <= angle < 360 for angle in angles)
-
-
-def test_json_of_points_in_one_place() -> None:
-    nowhere = Ball(1, 0.0, (True,), (0.0,), (0.0,), (1, 2), (0.0, 0.0), (0.0, 359.9), 2)
-    row = sampled(model(), settings()).rows[0]
-    content = Sample(3, 0, ("a", "b", "c"), (1,), (2,), (replace(row, balls=(nowhere,)),)).as_json()
-    assert content["balls"]["1"]["scale"] == [0.0]
-    assert content["balls"]["1"]["other_angles"] == [[0, 0]]
-    assert Sample.from_json(content).as_json() == content
+            for name, value in vars(ball).items():
+                exact = name in ("size", "inside", "other_keys", "intruders")
+                assert getattr(kept, name) == (value if exact else pytest.approx(value, rel=5.001e-4, abs=0))
+    assert Sample.from_json(again.as_json()) == again
 
 
 @pytest.mark.slow
@@ -322,4 +276,4 @@ def test_size_of_144_heads() -> None:
     content = large.as_json()
     heat = len(json.dumps(content.pop("heat"), separators=(",", ":")))
     assert heat < 144 * 64 * 64 * 1.4  # a byte per cell, in base 64
-    assert len(json.dumps(content, separators=(",", ":"))) < 1_200_000
+    assert len(json.dumps(content, separators=(",", ":"))) < 1_800_000

@@ -13,13 +13,11 @@ import tiny_models
 import tiny_runs
 import torch
 import transformers
-from inside import engine_loss as losses
-from inside import make_report
 from synthetic_run import made_run
 
-import abbe
 from abbe.models import LoadedModel, load, wrap
 from abbe.models import windows as cut_windows
+from abbe.runs import loss as losses
 from abbe.studies import Report, Sample, report
 from abbe.words.finding import NOT_LEARNED, NOTICE, Finding
 
@@ -124,7 +122,7 @@ WINDOW = Sample(4, 0, ("a",) * 4, (1,), (3,), ())
 
 def verdict(near: int, heads: int, loss: float | None = None) -> Finding | None:
     sample = None if loss is None else replace(WINDOW, loss=loss, guessing=10.0)
-    first = make_report(made_run([UNIFORM] * near + [{}] * (heads - near)), None, sample).verdicts[0]
+    first = Report.of(made_run([UNIFORM] * near + [{}] * (heads - near)), None, sample).verdicts[0]
     assert first.topic in (NOT_LEARNED, "dispersion")
     return first if first.topic == NOT_LEARNED else None
 
@@ -168,11 +166,3 @@ def test_the_loss_of_a_large_vocabulary_is_that_of_the_last_targets(monkeypatch:
     whole_network = model.network
     headless = wrap(whole_network.base_model, model.tokenizer, "headless")
     assert losses.loss_and_guessing(headless, window) == (None, None)
-
-
-def test_a_report_that_is_opened_again_says_the_same(tmp_path: Any) -> None:
-    model = tiny_runs.model("llama")
-    first = report(model, tiny_runs.TEXT, folder=tmp_path / "run", **QUICK)
-    again = report(model, tiny_runs.TEXT, folder=tmp_path / "run", **QUICK)
-    assert first_of(again) == first_of(first)
-    assert abbe.open_run(tmp_path / "run").manifest["finished"]

@@ -11,21 +11,15 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_models
-from inside import Part, plan
-from inside import engine_window as _window
-from inside import reproduce_study as study
 from polars.testing import assert_frame_equal
 from tiny_runs import TEXT, model
 
 import abbe
 from abbe.models import wrap
+from abbe.runs import window as _window
 from abbe.studies import FIGURES, Reproduction
 
 KINDS = ["embedding", "value"]
-
-
-def planned(figures: Any = FIGURES, context: int | None = 1024, quick: bool = False) -> dict[str, Part]:
-    return {part.name: part for part in plan(figures, context, 8, 128, 0, quick)}
 
 
 @pytest.fixture(scope="module")
@@ -36,38 +30,36 @@ def reproduction() -> Reproduction:
 # The protocol
 
 
+def protocol(longest: int, **options: Any) -> dict[str, Any]:
+    """The settings of all runs of a model with this context."""
+    tiny = wrap(tiny_models.gpt2(vocab_size=256, n_positions=longest), tiny_models.byte_tokenizer(), "tiny")
+    return abbe.reproduce(tiny, TEXT, windows=1, queries=2, progress=False, **options).manifest["runs"]
+
+
+@pytest.mark.slow
 def test_protocol_of_the_paper() -> None:
-    parts = planned()
-    assert list(parts) == [f"{name}-{kind}" for name in FIGURES for kind in KINDS if (name, kind) != ("4", "value")]
-    lengths = (32, 64, 128, 256, 512, 1024)
-    assert parts["2a-embedding"].settings.lengths == parts["2c-value"].settings.lengths == lengths
-    assert parts["2a-embedding"].settings.sizes == (5,)
-    assert {1, 5, 10, 20, 100} <= set(parts["2b-embedding"].settings.sizes)
-    assert parts["4-embedding"].settings.steps == (1e-3, 1e-1, 10)
-    assert parts["4-embedding"].settings.temperatures[0] == 0.003
-    assert parts["4-embedding"].settings.temperatures[-1] == 10
+    runs = protocol(1024)
+    assert list(runs) == [f"{name}-{kind}" for name in FIGURES for kind in KINDS if (name, kind) != ("4", "value")]
+    lengths = [32, 64, 128, 256, 512, 1024]
+    assert runs["2a-embedding"]["lengths"] == runs["2c-value"]["lengths"] == lengths
+    assert runs["2a-embedding"]["sizes"] == [5]
+    assert {1, 5, 10, 20, 100} <= set(runs["2b-embedding"]["sizes"])
+    assert runs["4-embedding"]["steps"] == [1e-3, 1e-1, 10]
+    assert (runs["4-embedding"]["temperatures"][0], runs["4-embedding"]["temperatures"][-1]) == (0.003, 10)
     for name in ("2b", "3", "4"):
-        assert parts[f"{name}-embedding"].settings.lengths == (1024,)
-
-
-def test_sizes_of_one_figure_share_their_queries() -> None:
-    for name in ("2b-embedding", "3-value"):
-        settings = planned()[name].settings
-        assert settings.more_than == max(settings.sizes) == 100
+        assert runs[f"{name}-embedding"]["lengths"] == [1024]
+    for name in ("2b-embedding", "3-value"):  # sizes of one figure share their queries
+        assert runs[name]["more_than"] == max(runs[name]["sizes"]) == 100
 
 
 @pytest.mark.parametrize("quick", [False, True])
-@pytest.mark.parametrize("context", [64, 256, 512, 1000, 4096, None])
-def test_plan_keeps_to_the_context(context: int | None, quick: bool) -> None:
-    longest = 1024 if context is None else max(length for length in (64, 256, 512, 1024) if length <= context)
-    for part in planned(context=context, quick=quick).values():
-        assert max(part.settings.lengths) == longest
-        assert max(part.settings.sizes) <= longest // 2
-
-
-def test_figures_can_be_chosen_and_keep_their_order() -> None:
-    assert {part.figure for part in planned(["3", "2a"]).values()} == {"2a", "3"}
-    assert next(iter(planned(["3", "2a"]))) == "2a-embedding"
+@pytest.mark.parametrize("context", [64, 100])
+def test_the_protocol_keeps_to_the_context(context: int, quick: bool) -> None:
+    runs = protocol(context, quick=quick, figures=["3", "2c"])
+    assert list(runs) == [f"{name}-{kind}" for name in ("2c", "3") for kind in KINDS]  # in the paper's order
+    for settings in runs.values():
+        assert max(settings["lengths"]) == 64
+        assert max(settings["sizes"]) <= 32
 
 
 # The data of the figures
@@ -109,17 +101,8 @@ def test_embeddings_have_length_one(reproduction: Reproduction) -> None:
 
 
 def test_distances_are_those_of_a_diagnosis(reproduction: Reproduction) -> None:
-    run = abbe.diagnose(
-        model(),
-        TEXT,
-        lengths=[32, 64],
-        windows=2,
-        queries=6,
-        sizes=[5],
-        vectors="embedding",
-        temperatures=(),
-        progress=False,
-    )
+    options: Any = {"windows": 2, "queries": 6, "vectors": "embedding", "temperatures": (), "progress": False}
+    run = abbe.diagnose(model(), TEXT, lengths=[32, 64], sizes=[5], **options)
     rows = run.table.filter((pl.col("measure") == "distance") & pl.col("head").is_null()).sort("length")
     shown = lines(reproduction.figures["2a"].tables["distance"], "embedding", "length")
     assert list(shown["selected"].values()) == rows["value"].to_list()
@@ -220,6 +203,9 @@ def test_statements_and_times(reproduction: Reproduction) -> None:
     assert {claim.figure for claim in reproduction.claims} == {*FIGURES, "drift"}
     assert set(reproduction.seconds) == set(FIGURES)
     assert all(seconds > 0 for seconds in reproduction.seconds.values())
+    saved = reproduction.as_json()
+    assert saved["figure_seconds"] == reproduction.seconds
+    assert saved["manifest"]["seconds"]["total"] == pytest.approx(sum(reproduction.seconds.values()), abs=0.01)
     assert reproduction.manifest["self_check"]["error"] < 1e-3
 
 
@@ -236,6 +222,7 @@ def test_folder_holds_everything(tmp_path: Path) -> None:
         "manifest.json",
         "reproduce.html",
         "reproduction.json",
+        "table.csv",
     }
     saved = json.loads((tmp_path / "out" / "reproduction.json").read_text())
     assert [claim["answer"] for claim in saved["claims"]] == [claim.answer for claim in first.claims]
@@ -256,26 +243,11 @@ def test_both_kinds_of_vectors_come_from_one_pass_and_the_text_is_tokenised_once
         lambda _module, args, given: passes.append((given.get("input_ids", *args[:1])).shape[1]), with_kwargs=True
     )
     cut: list[object] = []
-    real = study.windows_for
-    monkeypatch.setattr(study, "windows_for", lambda *given: cut.append(given) or real(*given))
+    real = abbe.models.windows
+    monkeypatch.setattr(abbe.models, "windows", lambda *given, **more: cut.append(given) or real(*given, **more))
     abbe.reproduce(tiny, TEXT, figures=["2b"], windows=2, queries=4, progress=False)
     assert len(cut) == 1
     assert len(passes) == 2 + 4 + 2  # the cost, the self-check, two windows
-
-
-def test_folder_belongs_to_one_model_and_one_set_of_settings(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"folder": tmp_path / "out", "windows": 2, "queries": 4, "progress": False}
-    abbe.reproduce(model(), TEXT, figures=["3"], **options)
-    with pytest.raises(
-        abbe.AbbeError, match=r"holds another run \(different: model, configuration\): name a new folder"
-    ):
-        abbe.reproduce(model("llama"), TEXT, figures=["2b"], **options)
-    with pytest.raises(abbe.AbbeError, match=r"different: seed"):
-        abbe.reproduce(model(), TEXT, figures=["2b"], seed=5, **options)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "letter.txt").write_text("dear")
-    with pytest.raises(abbe.AbbeError, match="holds no run"):
-        abbe.reproduce(model(), TEXT, figures=["2b"], **(options | {"folder": tmp_path / "other"}))
 
 
 @pytest.mark.parametrize(
@@ -299,12 +271,6 @@ def test_a_quick_look_says_that_it_is_no_result(reproduction: Reproduction) -> N
     assert quick.as_json()["answer"].removeprefix(reproduction.answer).startswith(" A quick look, not a result")
     assert quick.answer in repr(quick)
     assert len(repr(quick)) < 300
-
-
-def test_times_of_figures_are_saved(reproduction: Reproduction) -> None:
-    saved = reproduction.as_json()
-    assert saved["figure_seconds"] == reproduction.seconds
-    assert saved["manifest"]["seconds"]["total"] == pytest.approx(sum(reproduction.seconds.values()), abs=0.01)
 
 
 @pytest.mark.slow
@@ -340,8 +306,5 @@ def test_mistakes() -> None:
     assert "queries is 'some'" in message(model(), TEXT, queries="some")
     assert "queries is 0" in message(model(), TEXT, queries=0)
     assert "windows is 0" in message(model(), TEXT, windows=0)
-
-
-def test_context_that_is_too_short() -> None:
-    with pytest.raises(abbe.AbbeError, match="room for windows of 48 tokens"):
-        planned(context=48)
+    short = wrap(tiny_models.gpt2(vocab_size=256, n_positions=48), tiny_models.byte_tokenizer(), "short")
+    assert "room for windows of 32 tokens" in message(short, TEXT)

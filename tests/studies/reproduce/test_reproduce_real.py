@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from inside import reproduction_page
 from real import pulled, shared_model, shared_text
 
 import abbe
@@ -27,19 +28,12 @@ def test_all_figures_of_small_models(name: str) -> None:
     ceiling = next(claim for claim in reproduction.claims if claim.topic == "ceiling of Corollary 3")
     assert ceiling.answer == "does not hold"
     assert 0.5 < (ceiling.numbers["largest ratio to 1/(2T)"] or 0) <= 1.0001
-    assert name in reproduction_page(reproduction)
+    assert name in reproduction.to_html()
 
 
 def test_separability_of_smollm2() -> None:
-    reproduction = abbe.reproduce(
-        pulled("smollm2"),
-        shared_text("war_and_peace.txt"),
-        figures=["3"],
-        windows=2,
-        queries=4,
-        quick=True,
-        progress=False,
-    )
+    options: Any = {"windows": 2, "queries": 4, "quick": True, "progress": False}
+    reproduction = abbe.reproduce(pulled("smollm2"), shared_text("war_and_peace.txt"), figures=["3"], **options)
     table = reproduction.figures["3"].tables["mean"]
     means = {(row["vectors"], row["n"], row["series"]): row["value"] for row in table.iter_rows(named=True)}
     assert means["value", 16, "selected"] > means["value", 16, "random"] + 0.3

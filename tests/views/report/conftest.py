@@ -8,11 +8,12 @@ from typing import Any
 
 import made_up_report as made
 import pytest
-from inside import THEMES, ThemeName, chart_specifications, report_page
 from page_in_browser import Opened, Seen, opener
 from report_in_browser import made_up
 
 from abbe.studies import Report
+from abbe.views import page
+from abbe.views.theme import ThemeName
 
 
 @pytest.fixture(scope="session")
@@ -22,7 +23,7 @@ def whole() -> Report:
 
 @pytest.fixture(scope="session")
 def specs(whole: Report) -> dict[ThemeName, dict[str, Any]]:
-    return {theme: chart_specifications(whole, theme) for theme in THEMES}
+    return made.page_charts(whole)
 
 
 @pytest.fixture(scope="session")
@@ -49,4 +50,4 @@ def seen(opened: Opened) -> Seen:
 
 @pytest.fixture(scope="module")
 def text(report: Report) -> str:
-    return report_page(report)
+    return page(report)

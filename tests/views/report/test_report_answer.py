@@ -15,6 +15,7 @@ import typer
 
 from abbe.cli import app
 from abbe.studies import Finding, HeadVerdict, Report
+from abbe.views import page
 from abbe.words.finding import NOT_LEARNED
 
 UNLEARNED = (Finding(NOT_LEARNED, "s", "the rule of that verdict", {}),)
@@ -26,56 +27,48 @@ def report(kinds: Sequence[str], **changes: Any) -> Report:
     heads = tuple(
         HeadVerdict(layer, head, kind, "s", "r", {}) for (layer, head), kind in zip(places, kinds, strict=True)
     )
-    parts: dict[str, Any] = {"heads": heads, "alternatives": pl.DataFrame(), "verdicts": (), "sample": None}
+    none = made.alternatives([])
+    parts: dict[str, Any] = {"heads": heads, "alternatives": none, "verdicts": (), "sample": None}
     return made.report(places, lengths=(64, 256, 1024), sizes=(5,), temperatures=(1.0,), **(parts | changes))
 
 
 def grown(result: Report, crossings: dict[tuple[int, int], tuple[int | None, int | None]]) -> Report:
-    rows = [(*place, *lengths) for place, lengths in crossings.items()]
-    schema = {"layer": pl.Int32, "head": pl.Int32, "uniform_from": pl.Int64, "random_from": pl.Int64}
-    return replace(result, growth=pl.DataFrame(rows, schema=schema, orient="row"))
+    names = ("layer", "head", "uniform_from", "random_from")
+    rows = [dict(zip(names, (*place, *lengths), strict=True)) for place, lengths in crossings.items()]
+    return replace(result, growth=Report.frame("growth").of(rows))
 
 
 @pytest.mark.parametrize(
-    ("kinds", "grade", "sentence"),
+    ("kinds", "topic", "grade", "heads"),
     [
-        (["sharp"] * 4 + ["selective"] * 6, "good", "Healthy: all 10 heads select."),
-        (
-            ["sharp"] * 8 + ["fading", "sink"],
-            "good",
-            "Healthy: 8 of 10 heads select, 1 is a sink, as is usual; 1 to look at: layer 0, head 8.",
-        ),
-        (["sharp"] * 9 + ["not measured"], "good", "Healthy: 9 of 10 heads select; 1 to look at: layer 0, head 9."),
-        (
-            ["sharp"] * 7 + ["fading"] * 3,
-            "look",
-            "Mixed: 7 of 10 heads select; 3 to look at: layer 0, heads 7, 8 and 9.",
-        ),
-        (["sharp"] * 7 + ["sink"] * 3, "good", "Healthy: 7 of 10 heads select, 3 are sinks, as is usual."),
-        (
-            ["selective"] * 40 + ["fading"] * 8,
-            "good",
-            "Healthy: 40 of 48 heads select; 8 to look at: layer 4, heads 0, 1, 2, 3, 4 and 5, and 2 more.",
-        ),
-        (["selective"], "good", "Healthy: the only head selects."),
-        (
-            ["sharp"] * 5 + ["sink"] * 5,
-            "good",
-            "Sinks: 5 of 10 heads give more than half of the weight to the first token, as is usual.",
-        ),
-        (
-            ["sharp"] * 5 + ["fading"] * 5,
-            "look",
-            "Fading with length: 5 of 10 heads fade at least half as fast as a uniform head.",
-        ),
-        (["not measured"] * 3, "look", "Not measured: no head gave a number."),
-        ([], "look", "Not measured: no head gave a number."),
+        (["sharp"] * 4 + ["selective"] * 6, "healthy", "good", ()),
+        (["sharp"] * 8 + ["fading", "sink"], "healthy", "good", ((0, 8),)),
+        (["sharp"] * 9 + ["not measured"], "healthy", "good", ((0, 9),)),
+        (["sharp"] * 7 + ["fading"] * 3, "mixed", "look", ((0, 7), (0, 8), (0, 9))),
+        (["sharp"] * 7 + ["sink"] * 3, "healthy", "good", ()),
+        (["sharp"] * 8 + ["uniform", "blurred"], "healthy", "good", ((0, 8), (0, 9))),
+        (["sharp"] * 5 + ["sink"] * 5, "sinks", "good", ()),
+        (["sharp"] * 5 + ["fading"] * 5, "fading", "look", ()),
+        (["sink"] * 6 + ["uniform"] * 4, "dispersing", "bad", ()),  # sinks do not hide the others
+        (["sink"] * 5 + ["fading"] * 5, "fading", "look", ()),
+        (["sink"] * 6 + ["fading"] * 4, "mixed", "look", ((0, 6), (0, 7), (0, 8), (0, 9))),
+        (["not measured"] * 3, "not measured", "look", ()),
+        ([], "not measured", "look", ()),
     ],
-)  # fmt: skip
-def test_the_sentence(kinds: list[str], grade: str, sentence: str) -> None:
+)
+def test_the_answer(kinds: list[str], topic: str, grade: str, heads: tuple[tuple[int, int], ...]) -> None:
     reply = (report(kinds) if kinds else replace(report(["sharp"]), heads=())).answer
-    assert (reply.grade, reply.sentence) == (grade, sentence)
+    assert (reply.topic, reply.grade, reply.heads) == (topic, grade, heads)
     assert reply.rule.endswith(".")
+
+
+def test_a_sentence_names_six_heads_by_their_layers() -> None:
+    sentence = report(["selective"] * 38 + ["fading"] * 8 + ["sink"] * 2).answer.sentence
+    assert sentence == (
+        "Healthy: 38 of 48 heads select, 2 are sinks, as is usual; 8 to look at: layer 3, heads 8 and 9; layer 4, "
+        "heads 0, 1, 2 and 3, and 2 more."
+    )
+    assert report(["selective"]).answer.sentence == "Healthy: the only head selects."
 
 
 SCATTERED = ["sharp"] * 7 + ["uniform"] * 2 + ["blurred"]
@@ -111,21 +104,6 @@ def test_dispersing_names_the_length(
     assert (reply.grade, reply.sentence) == ("bad", sentence)
 
 
-def test_dispersing_without_growth_names_no_length() -> None:
-    reply = replace(report(SCATTERED), growth=pl.DataFrame()).answer
-    assert reply.sentence == f"Dispersing: 3 of 10 heads {EVENLY}."
-
-
-def test_two_scattered_heads_of_ten_are_to_look_at() -> None:
-    assert report(["sharp"] * 8 + ["uniform", "blurred"]).answer.topic == "healthy"
-
-
-def test_sinks_do_not_hide_that_the_others_disperse_or_fade() -> None:
-    assert report(["sink"] * 6 + ["uniform"] * 4).answer.topic == "dispersing"
-    assert report(["sink"] * 5 + ["fading"] * 5).answer.topic == "fading"
-    assert report(["sink"] * 6 + ["fading"] * 4).answer.topic == "mixed"
-
-
 @pytest.mark.parametrize(
     ("kinds", "sentence"),
     [
@@ -158,8 +136,8 @@ def alternatives(gains: dict[str, int]) -> pl.DataFrame:
         for spec, count in gains.items()
         for head in range(10)
     ]
-    names = ["layer", "head", "normalizer", "separable", "gain", "gain_low", "output_change"]
-    return pl.DataFrame(rows, schema=names, orient="row")
+    names = ("layer", "head", "normalizer", "separable", "gain", "gain_low", "output_change")
+    return Report.frame("alternatives").of(dict(zip(names, row, strict=True)) for row in rows)
 
 
 def steps_of(result: Report) -> list[tuple[str, str]]:
@@ -264,8 +242,7 @@ def test_the_report_with_more_windows_keeps_what_was_changed() -> None:
         assert command == f"abbe report gpt2-like --windows 8 {kept}--out abbe-report-8-windows {shared}"
 
 
-def test_paths_stay_out_where_the_manifest_does() -> None:
+def test_commands_of_a_page_show_no_path_of_this_machine() -> None:
     result = report(["sharp"] * 10, manifest=made.MANIFEST | {"model": {"name": "/home/ada/m", "kind": "decoder"}})
     assert "/home/ada/m" in steps_of(result)[0][1]
-    passed_on = made.MANIFEST | {"model": {"name": "m", "kind": "decoder"}}
-    assert all("/home" not in step.command for step in result.next_steps(passed_on))
+    assert "/home" not in page(result)

@@ -13,6 +13,7 @@ import pytest
 from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
 from report_in_browser import CHARTS, EVIL, PLACES, PRINTED
 
+import abbe
 from abbe.studies import Ball, Report
 
 pytestmark = needs_browser
@@ -209,7 +210,7 @@ def test_every_control_has_a_name(seen: Seen) -> None:
 
 ONE: dict[str, Any] = {"lengths": (64,), "sizes": (5,), "temperatures": (1.0,)}
 LONELY = made.report([(0, 0)], **ONE)
-NOTHING = LONELY.run.table.with_columns(
+NOTHING = LONELY.table.with_columns(
     pl.lit(None, pl.Float64).alias(name) for name in ("value", "low", "high", "limit", "control")
 )
 
@@ -222,8 +223,17 @@ NOTHING = LONELY.run.table.with_columns(
         ({"alternatives": LONELY.alternatives.clear()}, ("alternatives",)),
         ({"sample": made.sample([(5, 5)])}, ()),
         ({"table": NOTHING, "sample": None}, ("ball",)),
-        ({"heads": (), "numbers": (), "verdicts": (), "growth": pl.DataFrame(), "floors": pl.DataFrame()}, ()),
-        ({"table": LONELY.run.table.filter(pl.col("measure") == "entropy")}, ()),
+        (
+            {
+                "heads": (),
+                "numbers": (),
+                "verdicts": (),
+                "growth": LONELY.growth.clear(),
+                "floors": LONELY.floors.clear(),
+            },
+            (),
+        ),
+        ({"table": LONELY.table.filter(pl.col("measure") == "entropy")}, ()),
     ],
     ids=["no sample", "no alternatives", "another head's sample", "no values", "no words", "one measure"],
 )
@@ -287,4 +297,24 @@ def test_degenerate_balls(opened: Opened, tmp_path: Path) -> None:
         "1 of 1 selected tokens lie in the ball; 1 unselected one lies no farther out than the farthest selected."
     )
     assert json.loads(seen.page.evaluate("JSON.stringify(window.abbe.choice.ball)")) == 1
+    seen.quiet()
+
+
+@pytest.mark.slow
+def test_the_real_page_of_a_hostile_text(opened: Opened, tmp_path: Path) -> None:
+    """From `abbe.report` on one line of hostile text to what a reader does."""
+    hostile = "<script>document.title='x'</script> & \"q\" <img src=x onerror=alert(1)> שלום \u202eturned\u202c 👩‍🔬 "
+    options: dict[str, Any] = {"lengths": (64, 200), "windows": 2, "queries": 16, "resamples": 50, "progress": False}
+    result = abbe.report("embedded", abbe.Text(f"{hostile}book", hostile * 2000), **options)
+    seen = opened(other=made.page_file(result, tmp_path)).ready().drawn("light").printed()
+    assert seen.page.title().startswith("abbe report: abbe-gpt2-5M")
+    words = " ".join(seen.text("main").split())
+    assert all(finding.sentence in words for finding in (*result.verdicts, *result.advice))
+    seen.choose("measure", "separability")
+    seen.cell(4, 3).click()
+    verdict = next(head for head in result.heads if (head.layer, head.head) == (4, 3))
+    assert verdict.sentence in " ".join(seen.text("#head").split())
+    shown = seen.page.locator("#token-text").evaluate("e => e.textContent")
+    assert "<img src=x onerror=alert(1)>" in shown
+    assert seen.page.locator("#token-text script, #token-text img").count() == 0
     seen.quiet()

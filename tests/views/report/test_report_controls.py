@@ -202,7 +202,7 @@ def test_a_chosen_head_fills_verdict_charts_and_table(shared: Seen, report: Repo
 def test_the_rows_of_the_charts(seen: Seen, report: Report) -> None:
     seen.cell(0, 0).click()
     sizes = rows_given(seen, "sizes", seen.cell(1, 3).click)["rows"]
-    of_head = report.run.table.filter((pl.col("layer") == 1) & (pl.col("head") == 3))
+    of_head = report.table.filter((pl.col("layer") == 1) & (pl.col("head") == 3))
     sized = of_head.filter((pl.col("length") == 1024) & pl.col("n").is_not_null())
     assert {(row["measure"], row["n"]) for row in sizes} == set(sized.select("measure", "n").iter_rows())
     assert len(sizes) == sized.height
@@ -327,12 +327,12 @@ def test_query_and_size_are_chosen_in_every_way(seen: Seen, report: Report) -> N
 @pytest.mark.slow
 def test_the_picture_of_the_ball(seen: Seen, report: Report) -> None:
     assert report.sample is not None
-    compact = report.sample.as_json()
+    query = report.sample.queries[-1]
     seen.cell(0, 0).click()
     given = rows_given(seen, "ball", seen.cell(2, 0).click)
-    at = next(i for i, place in enumerate(zip(*(compact["rows"][k] for k in ("layer", "head", "query")), strict=True))
-              if place == (2, 0, report.sample.queries[-1]))  # fmt: skip
-    ball = {name: column[at] for name, column in compact["balls"]["20"].items()}
+    rows = report.sample.as_json()["rows"]
+    (row,) = [row for row in rows if (row["layer"], row["head"], row["query"]) == (2, 0, query)]
+    (ball,) = [ball for ball in row["balls"] if ball["size"] == 20]
     largest = max(ball["radius"], *ball["distances"], *ball["other_distances"])
     assert len(given["circle"]) == 72
     assert [math.hypot(p["x"], p["y"]) for p in given["circle"]] == pytest.approx([ball["radius"] / largest] * 72)
@@ -341,11 +341,11 @@ def test_the_picture_of_the_ball(seen: Seen, report: Report) -> None:
     points = given["points"]
     selected = [p for p in points if p["kind"].startswith("selected")]
     assert [math.hypot(p["x"], p["y"]) for p in selected] == pytest.approx([d / largest for d in ball["distances"]])
-    assert [p["kind"] == "selected, inside" for p in selected] == [one == "1" for one in ball["inside"]]
+    assert [p["kind"] == "selected, inside" for p in selected] == ball["inside"]
     others = [p for p in points if p not in selected]
     near = [p["kind"] == "unselected, nearer than a selected one" for p in others]
     assert near == [d <= max(ball["distances"]) for d in ball["other_distances"]]
     assert max(math.hypot(p["x"], p["y"]) for p in points) == pytest.approx(1)
     angle = math.degrees(math.atan2(selected[0]["y"], selected[0]["x"])) % 360
     assert angle == pytest.approx(ball["angles"][0], abs=1e-6)
-    assert selected[0]["distance"] == pytest.approx(ball["distances"][0] * ball["scale"] / 1000)
+    assert selected[0]["distance"] == pytest.approx(ball["distances"][0])

@@ -49,10 +49,10 @@ def test_growth_is_sorted_with_what_is_absent_last(seen: Seen) -> None:
 @pytest.mark.slow
 def test_the_table_is_filtered_sorted_and_paged(seen: Seen, report: Report) -> None:
     everything = "#everything"
-    total = f"{report.run.table.height:,}"
+    total = f"{report.table.height:,}"
     assert seen.text("#rows-words") == f"rows 1 to 50 of {total}"
     seen.choose("measure", "separability", everything)
-    wanted = report.run.table.filter(pl.col("measure") == "separability")
+    wanted = report.table.filter(pl.col("measure") == "separability")
     assert seen.text("#rows-words") == f"rows 1 to 50 of {wanted.height}"
     before, after = seen.page.locator("#page-before"), seen.page.locator("#page-after")
     assert before.is_disabled()
@@ -118,7 +118,7 @@ def test_downloads_hold_what_the_run_holds(shared: Seen, report: Report, kind: s
     assert re.fullmatch(rf"abbe-[\w.-]+-heads\.{kind.lower()}", name)
     back = read(path, kind)
     assert back.columns == [*SCHEMA, "verdict"]
-    assert_frame_equal(back.drop("model", "verdict"), report.run.table.drop("model"), rel_tol=5.001e-5, abs_tol=0)
+    assert_frame_equal(back.drop("model", "verdict"), report.table.drop("model"), rel_tol=5.001e-5, abs_tol=0)
     kinds = {(head.layer, head.head): head.kind for head in report.heads}
     assert all(kinds.get((layer, head)) == kind for layer, head, kind in back["layer", "head", "verdict"].iter_rows())
     assert set(back["model"]) == {"gpt2-like"}
@@ -132,7 +132,7 @@ def test_downloads_hold_the_filtered_rows_in_their_order(seen: Seen, report: Rep
     seen.choose("length", "1024", "#everything")
     seen.page.locator("#row-headers th", has_text="value").get_by_role("button").click()
     back = read(saved(seen, kind)[1], kind)
-    wanted = report.run.table.filter((pl.col("measure") == "logit_range") & (pl.col("length") == 1024))
+    wanted = report.table.filter((pl.col("measure") == "logit_range") & (pl.col("length") == 1024))
     assert back.height == wanted.height == len(PLACES) + 1
     values = back["value"].to_list()
     assert values[0] == -math.inf

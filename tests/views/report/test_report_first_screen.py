@@ -9,11 +9,11 @@ from typing import Any
 
 import made_up_report as made
 import pytest
-from inside import HeadPattern, weight_of
+from inside import weight_of
 from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser, opener
 from report_in_browser import value_of
 
-from abbe.studies import HeadVerdict, Report
+from abbe.studies import HeadPattern, HeadVerdict, Report
 
 pytestmark = needs_browser
 

@@ -1,83 +1,55 @@
-"""The words of a report: names of measures, numbers as a person reads them, and the report in the terminal."""
+"""A report and a run in the terminal and in a notebook: complete, escaped, at any width, whatever is missing."""
 
 from __future__ import annotations
 
-import math
+import re
 import shlex
+from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import made_up_report as made
+import polars as pl
 import pytest
+from parsed_page import HOSTILE, Page
 from rich.console import Console
 
+from abbe.results import Run
 from abbe.studies import Report
-from abbe.views import report_table
-from abbe.words.finding import Finding, KeyNumber
-from abbe.words.measures import GROUPS, glossary, is_end, measure_words, measures_of
-from abbe.words.numbers import interval, number
+from abbe.views import card, page, terminal
+from abbe.words.finding import NOT_LEARNED, NOTICE, Finding, KeyNumber
+
+PLACES = made.grid(2, 3)
+MANIFEST = made.MANIFEST | {"text": {"name": "a long name of a book.txt"}}
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    return made.report(made.grid(2, 3))
+    return made.report(PLACES, manifest=MANIFEST)
 
 
-@pytest.mark.parametrize(
-    ("name", "label", "group"),
-    [
-        ("effective_tokens", "effective tokens", 0), ("top_mass", "weight of the selected set", 2),
-        ("induction", "weight after the previous copy (induction)", 1),
-        ("net_distance", "net distance", 3), ("recall_cosine", "recall by angle", 4),
-        ("sensitivity_worst_p95@T=0.25", "sensitivity, worst direction: 95 % of rows below, T = 0.25", 5),
-        ("difference_pair_max@T=1,eps=0.1", "difference, second key past the first: largest row, T = 1, step = 0.1", 5),
-        ("critical_n@0.01", "critical N at level 0.01", 6), ("something_new", "something new", 6),
-    ],
-)  # fmt: skip
-def test_measures_have_names_for_people(name: str, label: str, group: int) -> None:
-    words = measure_words(name)
-    assert (words.name, words.label, words.group) == (name, label, GROUPS[group])
-    if name != "something_new":
-        assert words.meaning.startswith("High")
-        assert words.meaning.endswith(".")
+def printed(result: Report | Run, width: int = 100) -> str:
+    console = Console(width=width, record=True, force_terminal=False, color_system=None)
+    with console.capture() as captured:
+        console.print(terminal(result))
+    return captured.get()
 
 
-def test_every_measure_of_a_run_is_in_the_glossary_once(report: Report) -> None:
-    measures = measures_of(report.run.table)
-    assert len(measures) == report.run.table["measure"].n_unique()
-    groups = [GROUPS.index(words.group) for words in measures]
-    assert groups == sorted(groups)
-    names = [name for _, entries in glossary(measures) for name, _ in entries]
-    assert sorted(names) == sorted({name.partition("@")[0] for name in report.run.table["measure"]})
-    assert len(names) == len(set(names))
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"), (math.nan, "NaN"), (math.inf, "∞"), (-math.inf, "-∞"), (0.0, "0"), (1024.0, "1,024"), (58, "58"),
-        (48000, "48,000"), (0.123456, "0.1235"), (2.5e-9, "2.5e-9"), (3e12, "3e+12"),
-        (37754.3, "37,754"), (999.96, "1,000"), ("word", "word"), (True, "True"),
-    ],
-)  # fmt: skip
-def test_numbers_as_a_person_reads_them(value: Any, text: str) -> None:
-    assert number(value) == text
-
-
-def test_ends_of_intervals() -> None:
-    assert interval(0.12345, 2.0) == "0.123 to 2"
-    assert interval(None, 1.0) == interval(1.0, None) == ""
-    names = ["decay", "decay_low", "low", "other_high"]
-    assert [is_end(name, names) for name in names] == [False, True, False, False]
+def hostile() -> Report:
+    manifest = MANIFEST | {
+        "model": {"name": HOSTILE, "about": HOSTILE},
+        "text": {"name": HOSTILE},
+        "skipped": [HOSTILE],
+        "settings": {"vectors": HOSTILE, "windows": 2, "queries": HOSTILE},
+    }
+    number = KeyNumber(HOSTILE, HOSTILE, 1.0, 0.5, 1.5, None, None, HOSTILE, HOSTILE)
+    finding = Finding(HOSTILE, HOSTILE, HOSTILE, {HOSTILE: 1})
+    table = made.table(PLACES).with_columns(pl.col("measure").replace("entropy", HOSTILE), model=pl.lit(HOSTILE))
+    parts: dict[str, Any] = {"numbers": (number,), "verdicts": (finding,), "advice": (finding,), "table": table}
+    return made.report(PLACES, manifest=manifest, **parts)
 
 
 # -- The terminal -----------------------------------------------------------------------------------------------------
-
-
-def printed(report: Report, width: int = 100) -> str:
-    console = Console(width=width, record=True, force_terminal=False, color_system=None)
-    with console.capture() as captured:
-        console.print(report_table(report))
-    return captured.get()
 
 
 @pytest.mark.parametrize("width", [80, 100, 160])
@@ -86,8 +58,8 @@ def test_the_terminal_tells_numbers_verdicts_and_advice(report: Report, width: i
     assert all(len(line) <= width for line in lines.splitlines())
     flat = " ".join(lines.split())
     for words in (
-        "How selective is the attention of gpt2-like?", "6 heads in 2 layers", "7.9 tokens", "(7.1 to 8.8, limit 512)",
-        "0.4999 (limit 0.5)", "(69 to 73 %, control 44 %)", made.NUMBERS[0].meaning.split(";")[0],
+        "How selective is the attention of gpt2-like?", "6 heads in 2 layers", "interval 7.1 to 8.8, limit 512",
+        "0.4999 (limit 0.5)", "interval 69 to 73 %, control 44 %", made.NUMBERS[0].meaning.split(";")[0],
         "Selecting more than 58 tokens is no better than random.", "Keep at most 32 keys a query", "Verdict", "Advice",
         "skipped: length 2048: the model's context has 1024 tokens",
     ):  # fmt: skip
@@ -96,32 +68,125 @@ def test_the_terminal_tells_numbers_verdicts_and_advice(report: Report, width: i
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_the_terminal_answers_first_with_commands_that_can_be_pasted(report: Report, width: int) -> None:
-    named = made.MANIFEST | {"text": {"name": "a long name of a book.txt"}}
-    lines = printed(made.report(made.grid(2, 3), manifest=named), width)
+    lines = printed(report, width)
     flat = " ".join(lines.split())
     assert flat.index(report.answer.sentence) < flat.index("1. ") < flat.index("7.9 tokens")
     pasted = [shlex.split(part) for part in lines.replace("\\\n", "").splitlines() if "  abbe " in part]
-    steps = made.report(made.grid(2, 3), manifest=named).next_steps()
-    assert pasted == [shlex.split(step.command) for step in steps]
-    assert len(steps) == 3
+    assert pasted == [shlex.split(step.command) for step in report.next_steps()]
+    assert len(pasted) == 3
 
 
-def test_the_terminal_needs_no_manifest() -> None:
-    out = printed(made.small(manifest={"model": None}, numbers=(), verdicts=(), advice=()))
-    assert out.startswith("How selective is the attention of this model?")
+def test_a_diagnosis_is_short_at_80_columns_and_says_where_the_rest_is(report: Report) -> None:
+    lines = printed(report.run, 80).splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    assert len(lines) < 40
+    flat = " ".join(" ".join(lines).split())
+    assert flat.startswith("How do the heads of gpt2-like attend?")
+    assert "Every measure of every head: heads.parquet and the page." in flat
+    assert "self-check error 3.1e-06" in flat
+    whole = report.table.filter(pl.col("head").is_null() & (pl.col("length") == 1024))
+    for name, label, n in (("separability", "separability", 20), ("effective_tokens", "effective tokens", None)):
+        (row,) = whole.filter((pl.col("measure") == name) & pl.col("n").eq_missing(pl.lit(n, pl.Int32))).to_dicts()
+        (line,) = [line for line in lines if line.strip().startswith(f"{label} ")]
+        numbers = [float(part.replace(",", "")) for part in re.findall(r"(?<![\w.])[\d.,]+(?![\w.])", line)]
+        given = [n, row["value"], row["low"], row["high"], row["limit"], row["control"]]
+        assert numbers == pytest.approx([value for value in given if value is not None], rel=6e-3)
 
 
 def test_the_terminal_is_not_steered_by_text() -> None:
     evil = "[bold]x[/bold] \x1b[31mred \u202eabc"
     number = KeyNumber(evil, "m", 1.0, None, None, None, None, evil, evil)
-    finding = Finding(evil, evil, evil)
-    out = printed(
-        made.small(
-            numbers=(number,), verdicts=(finding,), advice=(), manifest={"model": {"name": evil}, "skipped": [evil]}
-        ),
-        160,
-    )
+    manifest = {"model": {"name": evil}, "skipped": [evil]}
+    odd = made.small(numbers=(number,), verdicts=(Finding(evil, evil, evil),), advice=(), manifest=manifest)
+    out = printed(odd, 160)
     assert "\x1b" not in out
     assert "\u202e" not in out
     assert out.count("[bold]x[/bold]") == 6
     assert "Advice" not in out
+
+
+def test_advice_on_attention_that_was_not_learned_is_taken_back_everywhere() -> None:
+    finding = Finding(NOT_LEARNED, f"{NOTICE} The loss is that of guessing.", "a rule.", {"loss": 9.9})
+    unlearned, learned = made.small(verdicts=(finding, *made.VERDICTS)), made.small()
+    shows: tuple[Callable[[Report], str], ...] = (lambda report: printed(report, 200), page, card)
+    for show in shows:
+        after = show(unlearned).split("Advice")[-1]
+        assert after.index(NOTICE) < after.index("Keep at most 32 keys")
+        assert NOTICE not in show(learned)
+    assert unlearned.as_json()["learned"] is False
+    assert learned.as_json()["learned"] is True
+
+
+# -- Notebooks --------------------------------------------------------------------------------------------------------
+
+
+def test_a_card_shows_what_the_terminal_shows(report: Report) -> None:
+    text = " ".join(unescape(Page(card(report)).text).split())
+    assert text.index(report.answer.sentence) < text.index(made.VERDICTS[0].sentence)
+    for number in made.NUMBERS:
+        for words in (number.name, number.shown, number.meaning):
+            assert words in text
+    for finding in (*made.VERDICTS, *made.ADVICE):
+        assert finding.sentence in text
+    assert "interval 7.1 to 8.8, limit 512" in text
+    run = Page(card(report.run)).text
+    for words in ("gpt2-like on a long name of a book.txt", "self-check error 3.1e-06", "Which heads select"):
+        assert words in run
+    assert (report._repr_html_(), report.run._repr_html_()) == (card(report), card(report.run))
+
+
+@pytest.mark.parametrize("of", [lambda report: report, lambda report: report.run], ids=["report", "run"])
+def test_cards_are_static_and_hostile_text_is_inert(report: Report, of: Callable[[Report], Any]) -> None:
+    plain, odd = (card(of(one)) for one in (report, hostile()))
+    for text in (plain, odd):
+        seen = Page(text)
+        assert seen.tags.count("svg") == 1
+        assert not {"script", "style", "img", "iframe", "object", "link", "foreignobject"} & set(seen.tags)
+        assert not [name for name in seen.attributes if name.startswith("on")]
+        assert not [value for _, _, value in seen.asks if not (value or "").startswith("#")]
+        assert text.startswith('<div style="background:#ffffff;color:#1c2430;')
+        assert len(text) < 400_000
+    assert set(Page(odd).tags) == set(Page(plain).tags)
+    assert Page(odd).text.count("alert(1)") >= 3
+    assert "{{ 7*7 }}" in Page(odd).text
+
+
+def test_names_inside_drawings_do_not_meet() -> None:
+    """Many charts stand in one notebook: a name that two of them use would draw one with the colours of the other."""
+    used: list[str] = []
+    for text in (card(made.report(places).run) for places in (made.grid(2, 3), made.grid(3, 3))):
+        names = re.findall(r'\bid="([^"]+)"', text)
+        assert names
+        assert set(re.findall(r"url\(#([^)]+)\)", text)) == set(names)
+        used += names
+    assert len(set(used)) == len(used)
+
+
+def test_a_result_that_cannot_be_drawn_is_a_plain_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> str:
+        raise ValueError("no drawing today")
+
+    monkeypatch.setattr(Run, "view", broken)
+    shown = hostile().run._repr_html_()
+    assert "<svg" not in shown
+    assert "<table" in shown
+    assert "<script>" not in shown
+    assert "&lt;script&gt;" in shown
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"manifest": {}},
+        {"manifest": {"model": None, "text": None, "self_check": None, "skipped": None}},
+        {"table": made.table(PLACES).clear()},
+        {"table": made.table(PLACES).with_columns(value=pl.lit(None, pl.Float64))},
+    ],
+    ids=["no manifest", "odd manifest", "no rows", "no values"],
+)
+def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
+    odd = made.report(PLACES, **changes, numbers=(), verdicts=(), advice=())
+    for shown in (odd, odd.run):
+        assert card(shown).count("<svg") == 1
+        assert printed(shown).startswith("How ")

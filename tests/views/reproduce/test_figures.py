@@ -2,45 +2,32 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import struct
 from collections.abc import Callable
 from typing import Any
 
-import altair as alt
 import polars as pl
 import pytest
 from chart_parts import parts
-from inside import DARK, LIGHT, THEMES, WORDS, Theme, _ticks, drawings, for_xml, rows_of, settings_line
-from made_up import LENGTHS, SIZES, TEMPERATURES, distances, drift, figure_2c, figure_3, figure_4, figures
+from made_up import LENGTHS, SIZES, TEMPERATURES, chart, distances, drift, figure_2c, figure_3, figure_4, figures
 
-from abbe import AbbeError
 from abbe.studies import Figure
-from abbe.views import figure_chart
+from abbe.views.charts import round_ticks, rows_of
+from abbe.views.drawing import as_svg, drawings, for_xml
+from abbe.views.theme import DARK, LIGHT, THEMES, Theme
 
 NAMES = list(figures())
+Spec = dict[str, Any]
 
 
-def png(chart: alt.ConcatChart) -> bytes:
-    buffer = io.BytesIO()
-    chart.save(buffer, format="png")
-    return buffer.getvalue()
+def rows(spec: Spec) -> list[dict[str, Any]]:
+    return [row for table in spec["datasets"].values() for row in table]
 
 
-def svg(chart: alt.ConcatChart) -> str:
-    buffer = io.StringIO()
-    chart.save(buffer, format="svg")
-    return buffer.getvalue()
-
-
-def rows(chart: alt.ConcatChart) -> list[dict[str, Any]]:
-    return [row for table in chart.to_dict()["datasets"].values() for row in table]
-
-
-def panels(chart: alt.ConcatChart) -> list[str]:
-    return [part["title"] for part in parts(chart.to_dict()) if "layer" in part]
+def panels(spec: Spec) -> list[str]:
+    return [panel["title"] for panel in spec["concat"]]
 
 
 def short(value: Any) -> Any:
@@ -51,26 +38,23 @@ def short(value: Any) -> Any:
 @pytest.mark.parametrize("theme", list(THEMES))
 @pytest.mark.parametrize("name", NAMES)
 def test_a_figure_is_drawn_without_a_browser(name: str, theme: Any) -> None:
-    chart = figure_chart(figures()[name], theme)
-    picture = png(chart)
-    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = struct.unpack(">II", picture[16:24])
-    assert 500 < width < 800
-    assert 200 < height < 900
-    assert len(picture) > 10_000
-    drawing = svg(chart)
-    assert drawing.startswith("<svg")
-    assert "NaN" not in drawing
-    assert "Infinity" not in drawing
-    assert WORDS[name].question in drawing
-    assert THEMES[theme].background in drawing
+    spec = chart(figures()[name], theme)
+    drawn = drawings(spec)
+    assert drawn["png"].startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", drawn["png"][16:24])
+    assert 1000 < width < 1600  # twice the width on a page
+    assert 400 < height < 1800
+    assert len(drawn["png"]) > 10_000
+    drawing = drawn["svg"].decode()
+    assert not {"NaN", "Infinity", "undefined"} & set(drawing.split())
+    assert all(words in drawing for words in ("<svg", spec["title"]["text"], THEMES[theme].background))
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_data_is_all_there_and_the_same_in_both_themes(name: str) -> None:
     figure = figures()[name]
-    light, dark = (figure_chart(figure, theme).to_dict() for theme in ("light", "dark"))
+    light, dark = (chart(figure, theme) for theme in ("light", "dark"))
     assert light["datasets"] == dark["datasets"]
     assert light != dark
     held = {value for table in light["datasets"].values() for row in table for value in row.values()}
@@ -86,7 +70,7 @@ def test_the_data_is_all_there_and_the_same_in_both_themes(name: str) -> None:
 @pytest.mark.parametrize(("name", "axis"), [("2a", "length"), ("2b", "n")])
 def test_every_distance_stands_at_its_place_under_its_name(name: str, axis: str) -> None:
     labels = {"selected": "selected", "random": "random sets", "bound": "Theorem 1"}
-    drawn = rows(figure_chart(figures()[name]))
+    drawn = rows(chart(figures()[name]))
     for row in figures()[name].tables["distance"].iter_rows(named=True):
         if row["series"] in labels:
             (match,) = [
@@ -102,45 +86,46 @@ def test_every_distance_stands_at_its_place_under_its_name(name: str, axis: str)
 
 @pytest.mark.slow
 def test_panels_are_those_of_the_data() -> None:
-    assert panels(figure_chart(figures()["2a"])) == ["token embeddings", "value vectors"]
+    assert panels(chart(figures()["2a"])) == ["token embeddings", "value vectors"]
     one = Figure("2a", {"distance": distances("length", LENGTHS, ["value"])})
-    assert panels(figure_chart(one)) == ["value vectors"]
+    assert panels(chart(one)) == ["value vectors"]
     other = Figure("2b", {"distance": distances("n", SIZES, ["output"])})
-    assert panels(figure_chart(other)) == ["output vectors"]
-    assert panels(figure_chart(figures()["4"])) == ["step 0.001", "step 0.1", "step 10", "derivative"]
-    assert panels(figure_chart(figure_2c(vectors=["embedding"]))) == [
+    assert panels(chart(other)) == ["output vectors"]
+    assert panels(chart(figures()["4"])) == ["step 0.001", "step 0.1", "step 10", "derivative"]
+    assert panels(chart(figure_2c(vectors=["embedding"]))) == [
         "critical N, token embeddings",
         "test by heads, token embeddings",
     ]
-    assert len(panels(figure_chart(figures()["2c"]))) == 4
+    assert len(panels(chart(figures()["2c"]))) == 4
 
 
-def axes(chart: alt.ConcatChart, title: str) -> list[dict[str, Any]]:
-    return [part["scale"] for part in parts(chart.to_dict()) if part.get("title") == title and "scale" in part]
+def axes(spec: Spec, title: str) -> list[dict[str, Any]]:
+    return [part["scale"] for part in parts(spec) if part.get("title") == title and "scale" in part]
 
 
 def test_distances_have_a_logarithmic_axis_unless_one_is_zero() -> None:
     table = distances("length", LENGTHS)
-    for scale in axes(figure_chart(Figure("2a", {"distance": table})), "distance to the selected"):
+    for scale in axes(chart(Figure("2a", {"distance": table})), "distance to the selected"):
         assert scale["type"] == "log"
     zero = table.with_columns(value=pl.when(pl.col("length") == 32).then(0.0).otherwise("value"))
-    chart = figure_chart(Figure("2a", {"distance": zero}))
-    axis = axes(chart, "distance to the selected")
+    spec = chart(Figure("2a", {"distance": zero}))
+    axis = axes(spec, "distance to the selected")
     assert axis
     assert all("type" not in scale and scale["domain"][0] == 0 for scale in axis)
-    assert "NaN" not in svg(chart)
+    assert "NaN" not in as_svg(spec)
 
 
 def test_an_interval_below_zero_ends_at_the_edge_of_a_logarithmic_axis() -> None:
     table = distances("length", LENGTHS).with_columns(low=pl.when(pl.col("low").is_not_null()).then(-1.0))
-    chart = figure_chart(Figure("2a", {"distance": table}))
-    assert "NaN" not in svg(chart)
-    with_interval = [row for row in rows(chart) if row.get("low") is not None and row["low"] > 0]
-    assert with_interval
+    spec = chart(Figure("2a", {"distance": table}))
+    assert "NaN" not in as_svg(spec)
+    assert {scale["type"] for scale in axes(spec, "distance to the selected")} == {"log"}
+    for kind in ("embedding", "value"):
+        least = short(table.filter(pl.col("vectors") == kind)["value"].min())
+        assert {row["low"] for row in rows(spec) if row.get("vectors") == kind} == {None, least}
 
 
-def arrows(chart: alt.ConcatChart) -> list[dict[str, Any]]:
-    spec = chart.to_dict()
+def arrows(spec: Spec) -> list[dict[str, Any]]:
     heads = [
         part for part in parts(spec) if isinstance(part.get("mark"), dict) and part["mark"].get("shape") == "arrow"
     ]
@@ -149,14 +134,14 @@ def arrows(chart: alt.ConcatChart) -> list[dict[str, Any]]:
 
 @pytest.mark.slow
 def test_an_arrow_stands_where_every_test_rejects() -> None:
-    chart = figure_chart(figures()["2c"])
-    shown = arrows(chart)
+    spec = chart(figures()["2c"])
+    shown = arrows(spec)
     assert {(row["vectors"], row["level"]) for row in shown} == {
         (kind, level) for kind in ("embedding", "value") for level in (0.01, 0.05)
     }
     assert all(row["length"] == 1024 and row["largest_n"] == 500 and row["critical_n"] is None for row in shown)
-    assert {row["label"] for row in rows(chart) if "label" in row} == {"> 500"}
-    assert arrows(figure_chart(figure_2c(LENGTHS[:-1]))) == []
+    assert {row["label"] for row in rows(spec) if "label" in row} == {"> 500"}
+    assert arrows(chart(figure_2c(LENGTHS[:-1]))) == []
 
 
 def test_an_arrow_has_its_number_when_only_the_higher_level_rejects_throughout() -> None:
@@ -164,29 +149,23 @@ def test_an_arrow_has_its_number_when_only_the_higher_level_rejects_throughout()
     critical = figure.tables["critical"].with_columns(
         critical_n=pl.when(pl.col("level") == 0.01).then(pl.col("critical_n").fill_null(77)).otherwise("critical_n")
     )
-    chart = figure_chart(Figure("2c", {"critical": critical, "tests": figure.tables["tests"]}))
-    assert {row["level"] for row in arrows(chart)} == {0.05}
-    assert {row["label"] for row in rows(chart) if "label" in row} == {"> 500"}
-    assert "> 500" in svg(chart).replace("&gt;", ">")
+    spec = chart(Figure("2c", {"critical": critical, "tests": figure.tables["tests"]}))
+    assert {row["level"] for row in arrows(spec)} == {0.05}
+    assert {row["label"] for row in rows(spec) if "label" in row} == {"> 500"}
+    assert "> 500" in as_svg(spec).replace("&gt;", ">")
 
 
-def test_the_line_of_the_paper_is_at_six_percent() -> None:
-    drawn = [row for row in rows(figure_chart(figures()["2c"])) if set(row) == {"length", "critical_n"}]
-    assert {row["length"] for row in drawn} >= {32, 1024}
-    assert all(row["critical_n"] == pytest.approx(0.06 * row["length"]) for row in drawn)
-
-
-def test_the_band_of_the_paper_is_drawn() -> None:
-    bands = [row for row in rows(figure_chart(figures()["3"])) if "paper" in row.get("shown", "")]
-    assert bands
-    assert all((row["low"], row["high"]) == (0.70, 0.85) for row in bands)
+def test_what_the_paper_states_is_drawn() -> None:
+    line = [row for row in rows(chart(figures()["2c"])) if set(row) == {"length", "critical_n"}]
+    assert {row["length"] for row in line} >= {32, 1024}
+    assert all(row["critical_n"] == pytest.approx(0.06 * row["length"]) for row in line)
+    bands = [row for row in rows(chart(figures()["3"])) if "paper" in row.get("shown", "")]
+    assert {(row["low"], row["high"]) for row in bands} == {(0.70, 0.85)}
 
 
 def test_heads_stand_under_their_name() -> None:
     figure = figure_3(vectors=["value"])
-    values = {
-        (r["layer"], r["head"], r["n"], r["shown"]): r["value"] for r in rows(figure_chart(figure)) if "layer" in r
-    }
+    values = {(r["layer"], r["head"], r["n"], r["shown"]): r["value"] for r in rows(chart(figure)) if "layer" in r}
     heads = figure.tables["heads"]
     assert len(values) == 2 * heads.height
     for row in heads.iter_rows(named=True):
@@ -197,9 +176,9 @@ def test_heads_stand_under_their_name() -> None:
 
 @pytest.mark.parametrize("name", ["2a", "2c", "3", "4"])
 def test_every_channel_reads_a_field_that_the_data_has(name: str) -> None:
-    chart = figure_chart(figures()[name])
-    known = {field for row in rows(chart) for field in row}
-    encoded = [part["encoding"] for part in parts(chart.to_dict()) if isinstance(part.get("encoding"), dict)]
+    spec = chart(figures()[name])
+    known = {field for row in rows(spec) for field in row}
+    encoded = [part["encoding"] for part in parts(spec) if isinstance(part.get("encoding"), dict)]
     read = {part["field"] for encoding in encoded for part in parts(encoding) if isinstance(part.get("field"), str)}
     assert read
     assert not read - known
@@ -208,17 +187,17 @@ def test_every_channel_reads_a_field_that_the_data_has(name: str) -> None:
 def test_directions_and_statistics_stand_under_their_name() -> None:
     directions = {"random": "random direction", "pair": "second key past the first", "worst": "worst direction"}
     statistics = {"paper": "largest head", "mean": "queries and heads", "max": "largest row"}
-    drawn = [row for row in rows(figure_chart(figures()["4"])) if "direction" in row]
+    drawn = [row for row in rows(chart(figures()["4"])) if "direction" in row]
     assert len(drawn) == figures()["4"].tables["sensitivity"].height
     for row in drawn:
         assert row["shown"] == directions[row["direction"]]
         assert statistics[row["statistic"]] in row["reading"]
-    for row in rows(figure_chart(drift())):
-        assert row["shown"].startswith(row.get("series", "all weight"))
+    for row in rows(chart(drift())):
+        assert row["shown"].startswith(row["series"].replace("ceiling", "all weight"))
 
 
 def test_steps_do_not_mix() -> None:
-    spec = figure_chart(figures()["4"]).to_dict()
+    spec = chart(figures()["4"])
     for one in spec["concat"]:
         names = {part["data"]["name"] for part in parts(one) if "data" in part}
         steps = {row["step"] for name in names for row in spec["datasets"][name] if "step" in row}
@@ -228,51 +207,38 @@ def test_steps_do_not_mix() -> None:
 
 
 def test_the_ceiling_of_the_divergence_is_ln_n() -> None:
-    ceilings = [row for row in rows(figure_chart(drift())) if "ln N" in row["shown"]]
+    ceilings = [row for row in rows(chart(drift())) if "ln N" in row["shown"]]
     assert {row["n"] for row in ceilings if "n" in row} == set(SIZES) - {1}
     for row in ceilings:
         assert row["value"] == pytest.approx(math.log(row.get("n", 5)), rel=1e-4)
 
 
-def emptied(figure: Figure, *columns: str) -> Figure:
+MEASURED = ("value", "low", "high", "control", "critical_n", "statistic", "p_value", "share", "true", "paper")
+
+
+def changed(figure: Figure, change: Callable[[str], pl.Expr], *columns: str) -> Figure:
+    """With other numbers in these columns."""
     tables = {
-        name: table.with_columns(pl.lit(None).alias(column) for column in columns if column in table.columns)
+        name: table.with_columns(
+            change(one).alias(one) for one in columns if one in table.columns and table[one].dtype.is_numeric()
+        )
         for name, table in figure.tables.items()
     }
     return Figure(figure.name, tables, figure.about)
 
 
-def with_holes(figure: Figure) -> Figure:
-    """Every third number of every measured column is missing, every fifth is NaN."""
-    measured = ("value", "low", "high", "control", "critical_n", "statistic", "p_value", "share", "true", "paper")
-    tables = {}
-    for name, table in figure.tables.items():
-        holes = [
-            pl.when(pl.int_range(pl.len()) % 3 == 0)
-            .then(None)
-            .when(pl.int_range(pl.len()) % 5 == 0)
-            .then(math.nan)
-            .otherwise(pl.col(column).cast(pl.Float64))
-            .alias(column)
-            for column in measured
-            if column in table.columns and table[column].dtype.is_numeric()
-        ]
-        tables[name] = table.with_columns(holes)
-    return Figure(figure.name, tables, figure.about)
-
-
-def without_rows(figure: Figure) -> Figure:
-    return Figure(figure.name, {name: table.clear() for name, table in figure.tables.items()})
+def holes(column: str) -> pl.Expr:
+    """Every third number is missing, every fifth is NaN."""
+    row = pl.int_range(pl.len())
+    return pl.when(row % 3 == 0).then(None).when(row % 5 == 0).then(math.nan).otherwise(pl.col(column).cast(pl.Float64))
 
 
 ODD: dict[str, Callable[[Figure], Figure]] = {
-    "no intervals": lambda figure: emptied(figure, "low", "high"),
-    "no values": lambda figure: emptied(
-        figure, "value", "control", "critical_n", "statistic", "share", "true", "paper"
-    ),
-    "holes": with_holes,
+    "no intervals": lambda figure: changed(figure, lambda _: pl.lit(None), "low", "high"),
+    "no values": lambda figure: changed(figure, lambda _: pl.lit(None), *MEASURED),
+    "holes": lambda figure: changed(figure, holes, *MEASURED),
     "nothing known about it": lambda figure: Figure(figure.name, figure.tables),
-    "no rows": without_rows,
+    "no rows": lambda figure: Figure(figure.name, {name: table.clear() for name, table in figure.tables.items()}),
 }
 
 
@@ -280,13 +246,10 @@ ODD: dict[str, Callable[[Figure], Figure]] = {
 @pytest.mark.parametrize("odd", list(ODD))
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_missing_does_not_stop_a_figure(name: str, odd: str) -> None:
-    drawing = svg(figure_chart(ODD[odd](figures()[name]), "dark"))
+    drawing = as_svg(chart(ODD[odd](figures()[name]), "dark"))
     assert "NaN" not in drawing
     assert "undefined" not in drawing
-
-
-def test_a_figure_without_rows_says_so() -> None:
-    assert "nothing was measured" in svg(figure_chart(without_rows(figures()["3"])))
+    assert ("nothing was measured" in drawing) == (odd == "no rows" and name != "drift")
 
 
 SINGLE = {
@@ -303,32 +266,23 @@ SINGLE = {
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("name", list(SINGLE))
 def test_one_place_only(name: str) -> None:
-    drawing = svg(figure_chart(SINGLE[name]))
+    drawing = as_svg(chart(SINGLE[name]))
     assert "NaN" not in drawing
     assert len(drawing) > 3000
 
 
 def test_one_place_shows_its_interval_as_a_bar() -> None:
-    marks = {
-        part["mark"]["type"]
-        for part in parts(figure_chart(SINGLE["2a"]).to_dict())
-        if isinstance(part.get("mark"), dict)
-    }
+    marks = {part["mark"]["type"] for part in parts(chart(SINGLE["2a"])) if isinstance(part.get("mark"), dict)}
     assert {"rule", "bar"} <= marks
     assert "area" not in marks
 
 
 def test_settings_in_one_line() -> None:
-    assert settings_line(figures()["2a"]) == "L = 32 to 1024, N = 5, 48 heads, 8 windows, at most 32 queries per window"
-    assert settings_line(SINGLE["2a"]) == "L = 64, 1 head"
-    assert settings_line(SINGLE["2b"]) == "N = 5, 1 query per window"
-    assert settings_line(Figure("3", {}, {"length": 64, "queries": "all"})) == "L = 64, all queries per window"
-    assert settings_line(Figure("3", {})) == ""
-
-
-def test_an_unknown_figure_is_refused() -> None:
-    with pytest.raises(AbbeError, match=r"no chart for figure '9z'; there are charts for 2a, 2b"):
-        figure_chart(Figure("9z", {}))
+    assert figures()["2a"].settings == "L = 32 to 1024, N = 5, 48 heads, 8 windows, at most 32 queries per window"
+    assert SINGLE["2a"].settings == "L = 64, 1 head"
+    assert SINGLE["2b"].settings == "N = 5, 1 query per window"
+    assert Figure("3", {}, {"length": 64, "queries": "all"}).settings == "L = 64, all queries per window"
+    assert Figure("3", {}).settings == ""
 
 
 def luminance(colour: str) -> float:
@@ -359,10 +313,10 @@ def test_rows_hold_six_digits_and_nothing_that_json_cannot() -> None:
 
 
 def test_ticks_are_round_and_inside() -> None:
-    assert _ticks(1, 100) == [1, 2, 5, 10, 20, 50]
-    assert _ticks(0.0009, 20) == [0.001, 0.01, 0.1, 1, 10]
+    assert round_ticks(1, 100) == [1, 2, 5, 10, 20, 50]
+    assert round_ticks(0.0009, 20) == [0.001, 0.01, 0.1, 1, 10]
     for low, high in ((1e-12, 1e12), (3, 4), (0.5, 0.50001)):
-        ticks = _ticks(low, high)
+        ticks = round_ticks(low, high)
         assert len(ticks) <= 9
         assert all(low <= tick <= high for tick in ticks)
 

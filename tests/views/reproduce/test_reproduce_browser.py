@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from inside import reproduction_page
 from made_up import MANIFEST, reproduction
 from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
 
@@ -18,7 +17,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     nasty = "<script>document.title='x'</script>" + "very" * 40
     manifest = MANIFEST | {"text": {"name": nasty, "characters": 5}}
     path = tmp_path_factory.mktemp("page") / "reproduce.html"
-    path.write_text(reproduction_page(reproduction(manifest=manifest)), encoding="utf-8")
+    reproduction(manifest=manifest).to_html(path)
     return path
 
 
@@ -47,26 +46,6 @@ def test_opens_from_disk_without_an_error_or_a_request(seen: Seen) -> None:
 
 
 @pytest.mark.slow
-def test_the_button_changes_the_theme_of_page_and_charts(opened: Opened) -> None:
-    seen = opened().drawn("light")
-    button = seen.page.locator("button#theme")
-    before = seen.ground()
-    assert button.inner_text() == "Dark theme"  # what a click gives, not what is on
-    button.focus()
-    seen.page.keyboard.press("Enter")
-    seen.drawn("dark")
-    assert seen.ground() != before == "rgb(255, 255, 255)"
-    assert button.inner_text() == "Light theme"
-    assert button.get_attribute("aria-pressed") is None  # a name that changes and a state would contradict each other
-    background = seen.page.locator("[data-drawn=dark] svg.marks rect, [data-drawn=dark] svg.marks").first
-    assert "rgb(18, 22, 28)" in str(background.evaluate("e => getComputedStyle(e).fill + e.style.cssText"))
-    seen.page.keyboard.press("Space")
-    seen.drawn("light")
-    assert seen.ground() == before
-    assert seen.messages == []
-
-
-@pytest.mark.slow
 def test_the_theme_follows_the_system_until_one_is_chosen(opened: Opened) -> None:
     seen = opened().drawn("light")
     seen.page.emulate_media(color_scheme="dark")
@@ -77,18 +56,6 @@ def test_the_theme_follows_the_system_until_one_is_chosen(opened: Opened) -> Non
     seen.page.emulate_media(color_scheme="dark")
     seen.page.wait_for_timeout(200)
     assert seen.page.locator("html").get_attribute("data-theme") == "light"
-
-
-@pytest.mark.slow
-def test_details_open_by_keyboard(seen: Seen) -> None:
-    for place in ("td details", "details.numbers", "#manifest + details"):
-        details = seen.page.locator(place).first
-        assert details.get_attribute("open") is None
-        details.locator("summary").focus()
-        seen.page.keyboard.press("Enter")
-        assert details.get_attribute("open") is not None
-    assert seen.page.get_by_text("slope of the selected").is_visible()
-    assert seen.page.get_by_text("slope of log distance").is_visible()
 
 
 @pytest.mark.slow
@@ -133,22 +100,3 @@ def test_charts_are_drawn_anew_for_another_width(phone: Seen) -> None:
     broad = chart.bounding_box()
     assert broad["width"] > 2 * narrow["width"]
     assert broad["height"] < narrow["height"]  # side by side, no longer one below the other
-
-
-@pytest.mark.slow
-def test_print_is_light(seen: Seen) -> None:
-    seen.printed()
-    seen.page.emulate_media(media="print")
-    assert seen.ground() == "rgb(255, 255, 255)"
-    assert seen.page.locator(".chart.print svg.marks:visible").count() == CHARTS
-    assert seen.page.locator(".chart:not(.print) svg.marks:visible").count() == 0
-    assert not seen.page.locator("#theme").is_visible()
-
-
-@pytest.mark.slow
-def test_without_scripts_the_numbers_are_there(opened: Opened) -> None:
-    page = opened(java_script_enabled=False).page
-    assert page.get_by_text("The charts need JavaScript").is_visible()
-    assert not page.locator("#theme").is_visible()
-    page.locator("details.numbers summary").first.click()
-    assert page.locator("details.numbers table").first.is_visible()

@@ -6,44 +6,37 @@ import io
 import re
 
 import pytest
-from inside import plain
 from made_up import CLAIMS, MANIFEST, reproduction
 from rich.console import Console
 
 from abbe.studies import Claim, Reproduction
-from abbe.views import reproduction_table
+from abbe.views import terminal
+from abbe.views.text import plain
 
 
 def shown(given: Reproduction, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(reproduction_table(given))
+    console.print(terminal(given))
     return console.file.getvalue()
-
-
-def columns(text: str) -> list[str]:
-    """The words of each column of the statements, joined."""
-    lines = text.splitlines()
-    (first,) = [i for i, line in enumerate(lines) if line.strip().startswith("topic ")]
-    (last,) = [i for i, line in enumerate(lines) if "statements hold" in line]
-    edges = [lines[first].index(head) for head in ("topic", "the paper says", "this model shows", "holds?")]
-    body = lines[first + 2 : last]
-    return [
-        " ".join(" ".join(line[a:b] for line in body).split()) for a, b in zip(edges, [*edges[1:], None], strict=True)
-    ]
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_every_statement_is_readable(width: int) -> None:
     text = shown(reproduction(), width)
     assert max(len(line) for line in text.splitlines()) <= width
-    topics, paper, measured, answers = columns(text)
-    for claim in CLAIMS:
-        assert claim.topic in topics
-        assert claim.paper in paper
-        assert claim.measured in measured
-        assert claim.answer in answers
-    assert [mark for mark in answers if mark in "✓✗?"] == ["✓", "✗", "?", "✓", "✗"]
-    assert "2 of 5 statements hold, 2 do not, 1 cannot be judged." in text
+    words = " ".join(text.split())
+    for claim, mark in zip(CLAIMS, "✓✗?", strict=True):
+        assert f"{mark} {claim.answer}: {claim.topic} (figure {claim.figure})" in words
+        assert f"paper: {claim.paper} here: {claim.measured}" in words
+    answer = "1 of 3 statements hold, 1 does not, 1 cannot be judged."
+    assert words.index(answer) < words.index(CLAIMS[0].topic)
+
+
+def test_a_quick_look_says_so_above_all_statements() -> None:
+    quick = reproduction(manifest=MANIFEST | {"settings": MANIFEST["settings"] | {"quick": True}})
+    words = " ".join(shown(quick, 80).split())
+    assert "A quick look, not a result" in words[: words.index(CLAIMS[0].topic)]
+    assert "A quick look, not a result" in quick.to_html()
 
 
 def test_times_stand_beside_those_of_the_paper() -> None:

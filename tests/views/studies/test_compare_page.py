@@ -1,4 +1,4 @@
-"""The page, the table in the terminal and the figures of a comparison: all numbers are there, all text is escaped."""
+"""The page, the terminal and the figures of a comparison: all numbers are there, all text is escaped."""
 
 from __future__ import annotations
 
@@ -9,29 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import made_up_compare as made
-import polars as pl
 import pytest
-from inside import (
-    BY_NAME,
-    COLUMNS,
-    LIGHT,
-    THEMES,
-    compare_charts,
-    compare_page,
-    frontier,
-    looks_of,
-    schema_of,
-    short_names,
-    value_text,
-)
-from inside import compare_interval as interval
 from rich.console import Console
 
 from abbe import AbbeError
-from abbe.views import compare_table, save_figures
+from abbe.studies import Comparison
+from abbe.views import TextTable, figures, terminal
 from abbe.words.names import BASELINE
 
 EVIL = "<script>document.title='x'</script>\"' &amp; שלום \u202eabc 👩‍🔬"
+LONG = ("layers.0=topk:k=8; layers.3.heads.0,1=sparsemax", "layers.0=topk:k=8; layers.5.heads.0,1=sparsemax")
+THEMES = ("light", "dark")
 
 
 def charts_of(page: str) -> dict[str, Any]:
@@ -40,122 +28,163 @@ def charts_of(page: str) -> dict[str, Any]:
     return json.loads(match.group(1))
 
 
+def shown(comparison: Comparison, columns: int = 80) -> str:
+    console = Console(width=columns, record=True, file=io.StringIO())
+    console.print(terminal(comparison))
+    return console.export_text()
+
+
+def table(comparison: Comparison, title: str, medium: str = "page") -> TextTable:
+    return next(one for one in comparison.view().tables if one.title == title and medium in one.on)
+
+
+def cell(comparison: Comparison, title: str, name: str, column: str) -> str:
+    found = table(comparison, title)
+    (row,) = (row for row in found.rows if row[0] == name)
+    return row[list(found.columns).index(column)]
+
+
 def test_the_page_tells_recommendation_rule_and_numbers() -> None:
     comparison = made.comparison()
-    page = compare_page(comparison)
+    page = comparison.to_html()
     assert page.startswith("<!doctype html>")
     sentence = comparison.recommendation.sentence.replace(" %", "\u00a0%")  # a number keeps its unit
     assert f"<bdi>{sentence}</bdi>" in page
     assert comparison.recommendation.rule.replace("'", "&#39;") in page
-    for name in made.NAMES[1:]:
-        assert f'<td class="name"><bdi>{name}</bdi></td>' in page
-    for column in COLUMNS:
-        assert f"{column.label}<code>{column.name}</code>" in page
+    columns = [column for column in Comparison.frame().columns if column.name not in ("normalizer", "jumps")]
+    glossary = table(comparison, "Glossary")
+    assert [row[:2] for row in glossary.rows] == [[column.label, column.name] for column in columns]
+    on_page = [name for one in comparison.view().tables if "page" in one.on for name in one.columns]
+    assert {column.label for column in columns} <= set(on_page)  # no number is left out
     assert made.MANIFEST["skipped"][0] in page
-    assert "Chance over all prompts: 2\u00a0%" in page
-    assert "+53.1 %" in page
-    assert "{tau}" not in page
+    assert "right in 1 of 4 prompts of the second kind" in page
+    assert "loss of 5 %, on all windows, between powers of 2." in page
     assert "/home/u" not in page  # where the model lies on this machine
+    exact = made.comparison(settings=made.MANIFEST["settings"] | {"grid": "exact"})
+    assert "loss of 5 %, on all windows." in exact.to_html()
 
 
-def test_the_page_tells_gains_on_the_same_prompts() -> None:
-    better = {"needle_gain": 0.062, "needle_gain_low": 0.011, "needle_gain_high": 0.071}
-    page = compare_page(made.comparison([made.row(BASELINE), made.row("topk:k=32", **better)]))
-    assert '<td data-sort="0.062"><span>+6.2 %</span><small>+1.1 to +7.1\u00a0%</small></td>' in page
-    assert '<td data-sort="-0.05"><span>-5 %</span><small>-15 to +7\u00a0%</small></td>' in page  # of the needle table
-    assert '<td data-sort=""><span>–</span></td>' in page  # own has none
-    assert '<th scope="col">needle gain</th>' in page[: page.index("more numbers</summary>")]
-    assert "topk:k=32 helps this model: it has a smaller capacity and finds more needles" in page
+def test_the_terminal_starts_with_the_answer_and_leaves_the_rule_to_the_page() -> None:
+    rows = [made.row(BASELINE), made.row("sparsemax"), made.row("evil\x1b[31m")]
+    comparison = made.comparison(rows)
+    text = shown(comparison)
+    start = " ".join(text.split())
+    assert start.index("helps this model") < start.index("By the rule") < start.index("Loss and time")
+    for words in ("(softmax)", "sparsemax", "+90.6 %", "-20 %", "smaller capacity", "skipped: length 512"):
+        assert words in text
+    assert "An alternative helps if" not in text
+    assert "\x1b" not in text
+    assert max(map(len, text.splitlines())) <= 80
 
 
-def visible_needles(page: str) -> str:
-    section = page[page.index('<section id="needle"') :]
-    return section[: section.index("<details>")]
+def test_numbers_and_intervals_as_a_person_reads_them() -> None:
+    gain = {"needle_gain": 0.062, "needle_gain_low": 0.011, "needle_gain_high": 0.071, "perplexity": 12345.6}
+    small = {"loss_rise": 0.00312, "loss_rise_low": -0.01, "loss_rise_high": 0.008, "extra_megabytes": 9.175}
+    comparison = made.comparison([made.row(BASELINE), made.row("topk:k=32", **gain, **small, loss_high=None)])
+    for title, column, expected in (
+        ("Needles", "needle gain", "+6.2 % (+1.1 to +7.1 %)"),
+        ("Loss", "change of the loss", "+0.31 % (-1 to +0.8 %)"),
+        ("Loss", "loss (nats)", "3.21"),  # an interval has two ends
+        ("Loss", "perplexity", "12,346 (24.3 to 25.3)"),
+        ("Equal selectivity, time and memory", "extra memory (MB)", "+9.18"),
+        ("Sensitivity", "sensitivity over baseline", "0.77 † (0.75 to 0.79)"),
+        ("Sensitivity", "sensitivity, proved", "–"),
+    ):
+        assert cell(comparison, title, "topk:k=32", column) == expected
+    assert "topk:k=32 helps this model: it has a smaller capacity and finds more needles" in comparison.to_html()
 
 
-@pytest.mark.slow
-def test_gains_by_kind_are_in_sight_and_those_by_length_are_folded() -> None:
-    seen = visible_needles(compare_page(made.comparison()))
-    for kind in ("key-value", "needle"):
-        assert f"<bdi>topk:k=32</bdi></td><td>{kind}</td><td>all</td><td>20</td>" in seen
-    assert '<td data-sort="-0.15"><span>-15 %</span><small>-25 to +7\u00a0%</small></td>' in seen
-    assert "<td>512</td>" not in seen
-    assert "<td>512</td>" in compare_page(made.comparison())
-    assert "is right in 1 of 4 prompts of the second kind" in seen
+def test_the_baseline_has_no_interval_against_itself() -> None:
+    """Its change is 0 by definition: "0 to 0 %" would look like something that was measured."""
+    comparison = made.comparison([made.row(BASELINE), made.row("sparsemax", needle_gain_low=-0.2)])
+    for title, column in (
+        ("Loss", "change of the loss (nats)"), ("Loss", "change of the loss"), ("Needles", "needle gain"),
+        ("Separability", "gain in separable weight"), ("Sparsity", "capacity over baseline"),
+        ("Sensitivity", "sensitivity over baseline"), ("Sparsity", "exact zeros"),
+    ):  # fmt: skip
+        assert "to" not in cell(comparison, title, "baseline (softmax)", column)
+        assert "to" in cell(comparison, title, "sparsemax", column)
+    assert cell(comparison, "Loss", "baseline (softmax)", "loss (nats)") == "3.2 (3.14 to 3.26)"
 
 
-@pytest.mark.slow
-def test_sensitivities_between_jumps_are_marked_everywhere() -> None:
+def test_sensitivities_between_jumps_are_marked() -> None:
     comparison = made.comparison()
-    page = compare_page(comparison)
-    assert '<td data-sort="0.77"><span>0.77 †</span>' in page
-    assert '<td data-sort="0.48"><span>0.48</span>' in page  # of entmax, which is continuous
-    assert page.count("† excludes jumps") == 1
-    rows = [row for rows in charts_of(page)["pareto"]["datasets"].values() for row in rows if "counted" in row]
-    assert {row["normalizer"]: row["counted"] for row in rows} == {
+    assert "†" not in cell(comparison, "Sensitivity", "entmax:alpha=1.5", "sensitivity over baseline")
+    assert table(comparison, "Sensitivity").note.startswith("† excludes jumps")
+    assert "0.77 †" in shown(comparison)
+    rows = [row for rows in charts_of(comparison.to_html())["costs"]["datasets"].values() for row in rows]
+    counted = {row["normalizer"]: row["counted"] for row in rows if "counted" in row}
+    assert counted == {
         name: "only between its jumps" if name.startswith("top") else "everywhere" for name in made.NAMES
     }
-    tips = json.dumps(compare_charts(comparison, "light")["pareto"]["concat"][1])
-    assert '"field": "counted"' in tips
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(compare_table(comparison))
-    text = console.export_text()
-    assert "0.77 †" in text
-    assert "† excludes jumps" in text
+    assert '"field": "counted"' in json.dumps(comparison.view().charts("light")["costs"]["concat"][1])
     calm = made.comparison([made.row(BASELINE), made.row("sparsemax")])
-    assert "†" not in re.sub(r"<script.*?</script>", "", compare_page(calm), flags=re.S)
+    assert "†" not in re.sub(r"<script.*?</script>", "", calm.to_html(), flags=re.S)
 
 
-@pytest.mark.slow
-def test_the_page_says_when_windows_are_too_few() -> None:
-    page = compare_page(made.comparison(windows=made.MANIFEST["windows"][:4]))
-    words = "Too few windows to judge: from 4 windows an interval of nominal 95 % contains the true value in 84 to 87 %"
-    assert words.replace(" %", "\u00a0%") in page
-    assert "helps this model" not in re.sub(r"<script.*?</script>", "", page, flags=re.S)
-
-
-def test_the_capacity_says_its_windows_and_its_grid() -> None:
-    shown = "<dt>capacity</dt><dd><bdi>loss rise of 5 %, on all windows"
-    assert f"{shown}, between powers of 2</bdi></dd>" in compare_page(made.comparison())
-    exact = compare_page(made.comparison(settings=made.MANIFEST["settings"] | {"grid": "exact"}))
-    assert f"{shown}</bdi></dd>" in exact
-
-
-def test_cells_are_sorted_by_their_numbers() -> None:
-    page = compare_page(made.comparison())
-    losses = re.findall(r'<td data-sort="([\d.]+)"><span>[\d.]+</span><small>', page)
-    assert {str(made.NUMBERS[name][0]) for name in made.NAMES} <= set(losses)
+def test_needles_by_kind_and_by_length() -> None:
+    comparison = made.comparison()
+    by_kind, by_length = (table(comparison, title) for title in ("Needle test", "Needle test by length"))
+    assert [
+        "topk:k=32",
+        "needle",
+        "20",
+        "45 % (25.8 to 65.8 %)",
+        "-15 % (-25 to +7 %)",
+        "+0.25 (-0.15 to +0.55)",
+        "5 %",
+    ] in (by_kind.rows)
+    assert by_length.choose == "normalizer"
+    assert {row[2] for row in by_length.rows} == {"128", "256", "512"}
+    without = made.comparison(needles=comparison.needle.clear(), skipped=[])
+    assert set(without.view().charts("light")) == {"costs"}
+    assert "Needle test" not in without.to_html()
+    assert "Nothing was skipped." in without.to_html()
 
 
 def test_charts_hold_every_normalizer_in_both_themes() -> None:
-    comparison = made.comparison()
-    charts = charts_of(compare_page(comparison))
-    assert set(charts) == {"pareto", "needle"}
-    for chart in charts.values():
-        assert {"light", "dark", "datasets"} <= set(chart)
-    rows = [row for rows in charts["pareto"]["datasets"].values() for row in rows]
+    charts = charts_of(made.comparison().to_html())
+    assert set(charts) == {"costs", "needles"}
+    assert all({"light", "dark", "datasets"} <= set(chart) for chart in charts.values())
+    rows = [row for rows in charts["costs"]["datasets"].values() for row in rows]
     assert {row["normalizer"] for row in rows if "normalizer" in row} == {*made.NAMES, "baseline (softmax)"}
     assert {row["label"] for row in rows if "label" in row} == {"baseline", *made.NAMES[1:]}
-    assert len(charts["pareto"]["light"]["concat"]) == 2
-    assert len(charts["needle"]["light"]["concat"]) == 4
+    assert [len(charts[name]["light"]["concat"]) for name in ("costs", "needles")] == [2, 4]
+
+
+def layers_of(comparison: Comparison, panel: int = 0) -> list[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each layer of a panel of the first chart, and its data."""
+    chart = comparison.view().charts("light")["costs"]
+    return [(one, chart["datasets"][one["data"]["name"]]) for one in chart["concat"][panel]["layer"]]
+
+
+def test_the_dashed_line_joins_those_that_none_beats() -> None:
+    points = {BASELINE: (3, 5.0), "a": (1, 9.0), "b": (2, 6.0), "c": (4, 5.5), "d": (5, 4.0), "e": (2, 7.0)}
+    rows = [made.row(name, active=float(x), loss=loss) for name, (x, loss) in points.items()]
+    (joined,) = (data for layer, data in layers_of(made.comparison(rows)) if layer["mark"]["type"] == "line")
+    assert [row["normalizer"] for row in joined] == ["a", "b", BASELINE, "d"]
+
+
+def test_calibrated_ones_share_the_hue_and_are_dashed() -> None:
+    rows = [made.row(name) for name in (BASELINE, "sparsemax", "sparsemax, calibrated", "topk:k=32")]
+    layer, _ = next(one for one in layers_of(made.comparison(rows)) if one[0]["mark"]["type"] == "point")
+    scale = layer["encoding"]["color"]["scale"]
+    hues = dict(zip(scale["domain"], scale["range"], strict=True))
+    assert hues["sparsemax"] == hues["sparsemax, calibrated"] != hues["topk:k=32"]
+    needles = json.dumps(made.comparison(rows).view().charts("light")["needles"])
+    assert "[6, 3]" in needles
 
 
 def test_hostile_words_are_escaped() -> None:
     rows = [made.row(BASELINE), made.row(EVIL)]
     manifest = {"model": {"name": EVIL, "about": EVIL}, "text": {"name": EVIL, "characters": 4}, "skipped": [EVIL]}
-    page = compare_page(made.comparison(rows, **manifest))
+    hostile = made.comparison(rows, **manifest)
+    page = hostile.to_html()
     assert "<script>document" not in page
+    assert "<script>document" not in hostile._repr_html_()
     assert page.count("&lt;script&gt;document") >= 6
-    assert charts_of(page)["pareto"]
-    half = compare_page(made.comparison(text={"name": "half \ud800 of one"}))
-    assert "half ? of one" in half
-
-
-def test_without_needles_there_is_one_chart_less() -> None:
-    page = compare_page(made.comparison(needles=pl.DataFrame(schema=schema_of("compare", "needle")), skipped=[]))
-    assert set(charts_of(page)) == {"pareto"}
-    assert "No prompt could be made" in page
-    assert "Nothing was skipped." in page
+    assert charts_of(page)["costs"]
+    assert "half ? of one" in made.comparison(text={"name": "half \ud800 of one"}).to_html()
 
 
 def test_what_is_missing_is_a_dash_and_leaves_the_charts_whole() -> None:
@@ -163,102 +192,28 @@ def test_what_is_missing_is_a_dash_and_leaves_the_charts_whole() -> None:
     alone = made.row(BASELINE) | {"loss_low": None, "loss_high": None, "active_low": None, "active_high": None}
     for rows in ([made.row(BASELINE), bare], [alone, bare], [alone]):
         comparison = made.comparison(rows)
-        page = compare_page(comparison)
-        assert "–" in page
-        for theme in THEMES:
-            assert compare_charts(comparison, theme)["pareto"]["concat"]
-    assert "None" not in re.sub(r"<script.*?</script>", "", compare_page(made.comparison([alone])), flags=re.S).replace(
-        "None of these", ""
-    )
-
-
-def test_calibrated_ones_share_the_hue_and_are_dashed() -> None:
-    rows = [made.row(name) for name in (BASELINE, "sparsemax", "sparsemax, calibrated", "topk:k=32")]
-    looks = looks_of(made.comparison(rows), LIGHT)
-    assert looks["sparsemax"].colour == looks["sparsemax, calibrated"].colour != looks["topk:k=32"].colour
-    assert looks["sparsemax, calibrated"].dash != looks["sparsemax"].dash
-    assert looks[BASELINE].colour == LIGHT.proved
-
-
-def test_frontier_holds_those_that_none_beats() -> None:
-    rows = [{"x": x, "loss": y} for x, y in ((3, 5.0), (1, 9.0), (2, 6.0), (4, 5.5), (5, 4.0), (2, 7.0))]
-    assert [(row["x"], row["loss"]) for row in frontier(rows, "x")] == [(1, 9.0), (2, 6.0), (3, 5.0), (5, 4.0)]
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "expected"),
-    [
-        ("loss", 3.21456, "3.21"),
-        ("loss", None, "–"),
-        ("loss_rise", 0.00312, "+0.31 %"),
-        ("loss_rise", -0.25, "-25 %"),
-        ("zeros", 0.0, "0 %"),
-        ("perplexity", 12345.6, "12,346"),
-        ("extra_megabytes", 9.175, "+9.18"),
-    ],
-)
-def test_numbers_as_a_person_reads_them(column: str, value: float | None, expected: str) -> None:
-    assert value_text(BY_NAME[column], value) == expected
-
-
-def test_intervals_as_a_person_reads_them() -> None:
-    row = {"loss_rise_low": -0.01, "loss_rise_high": 0.02, "loss_low": 3.0, "loss_high": None}
-    assert interval(BY_NAME["loss_rise"], row) == "-1 to +2 %"
-    assert interval(BY_NAME["loss"], row) == ""
-
-
-def test_the_baseline_has_no_interval_against_itself() -> None:
-    """Its change is 0 by definition: "0 to 0 %" would look like something that was measured."""
-    gain = {"needle_gain": -0.1, "needle_gain_low": -0.2, "needle_gain_high": 0.1}
-    comparison = made.comparison([made.row(BASELINE), made.row("sparsemax", **gain)])
-    console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(compare_table(comparison))
-    for shown in (compare_page(comparison), console.export_text()):
-        assert "0 to 0" not in shown
-    own, other = (comparison.table.row(place, named=True) for place in (0, 1))
-    relative = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
-    for name in relative:
-        assert own["normalizer"] == BASELINE
-        assert interval(BY_NAME[name], own) == ""
-        assert interval(BY_NAME[name], other) != ""
-    assert interval(BY_NAME["zeros"], own) == ""  # softmax gives none: 0 % in every window
-    assert interval(BY_NAME["loss"], own) == "3.14 to 3.26"
-
-
-def test_the_terminal_shows_all_rows_without_steering_it() -> None:
-    console = Console(width=80, record=True, file=io.StringIO())
-    rows = [made.row(BASELINE), made.row("sparsemax"), made.row("evil\x1b[31m")]
-    console.print(compare_table(made.comparison(rows)))
-    text = console.export_text()
-    wanted = ("baseline (softmax)", "sparsemax", "+90.6 %", "-20 %", "An alternative helps if", "skipped: length 512")
-    for words in wanted:
-        assert words in text
-    assert "\x1b" not in text
+        assert "–" in comparison.to_html()
+        assert all(comparison.view().charts(theme)["costs"]["concat"] for theme in THEMES)
+    page = re.sub(r"<script.*?</script>", "", made.comparison([alone]).to_html(), flags=re.S)
+    assert "None" not in page.replace("None of these", "")
 
 
 def test_figures_are_written_light_and_dark(tmp_path: Path) -> None:
-    written = save_figures(made.comparison(), tmp_path / "figures")
-    names = {f"compare-{chart}{dark}.{ending}" for chart in ("pareto", "needle") for dark in ("", "-dark")
+    written = figures(made.comparison(), tmp_path / "figures")
+    names = {f"{chart}{dark}.{ending}" for chart in ("costs", "needles") for dark in ("", "-dark")
              for ending in ("png", "svg", "pdf")}  # fmt: skip
     assert {path.name for path in written} == names
-    assert "What does each normalizer cost" in (tmp_path / "figures" / "compare-pareto.svg").read_text()
-    assert (tmp_path / "figures" / "compare-needle.png").read_bytes().startswith(b"\x89PNG")
+    assert "What does each normalizer cost" in (tmp_path / "figures" / "costs.svg").read_text()
+    assert (tmp_path / "figures" / "needles.png").read_bytes().startswith(b"\x89PNG")
     (tmp_path / "file").write_text("")
     with pytest.raises(AbbeError, match="is a file: give a folder"):
-        save_figures(made.comparison(), tmp_path / "file")
-
-
-LONG = ("layers.0=topk:k=8; layers.3.heads.0,1=sparsemax", "layers.0=topk:k=8; layers.5.heads.0,1=sparsemax")
+        figures(made.comparison(), tmp_path / "file")
 
 
 def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> None:
-    assert short_names(["sparsemax", *LONG]) == {
-        "sparsemax": "sparsemax", LONG[0]: "layers.0=topk…0,1=sparsemax", LONG[1]: "layers.0=topk…0,1=sparsemax (2)"
-    }  # fmt: skip
     comparison = made.comparison([made.row(name) for name in (BASELINE, *LONG)])
-    page = compare_page(comparison)
-    for name in LONG:
-        assert f'<td class="name"><bdi>{name}</bdi></td>' in page
+    page = comparison.to_html()
+    assert all(f"<td>{name}</td>" in page for name in LONG)
     for chart in charts_of(page).values():
         rows = [row for rows in chart["datasets"].values() for row in rows]
         assert {row["full"] for row in rows if "full" in row} == {"baseline (softmax)", *LONG}
@@ -266,11 +221,6 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
             "layers.0=topk…0,1=sparsemax", "layers.0=topk…0,1=sparsemax (2)"
         }  # fmt: skip
         assert '"field": "full"' in json.dumps(chart["light"])
-
-
-def test_a_long_name_leaves_room_for_numbers_in_the_terminal() -> None:
-    console = Console(width=80, record=True, file=io.StringIO())
-    console.print(compare_table(made.comparison([made.row(BASELINE), made.row(LONG[0])])))
-    text = console.export_text()
-    assert re.search(r"^layers\.0=topk:k=8; +3\.21 +\+0\.31 % ", text, re.M)
-    assert re.search(r"^layers\.3\.heads\.0,1", text, re.M)
+    text = shown(comparison)
+    assert re.search(r"^ ?layers\.0=topk:k=8; +3\.21 +\+0\.31 % ", text, re.M)  # numbers keep their room
+    assert re.search(r"^ ?layers\.3\.heads\.0,1", text, re.M)

@@ -22,12 +22,12 @@ def test_charts_are_drawn_in_the_theme_and_fit(
     capacity.made_up(capacity.settings_of(), "<script>document.title='x'</script>" + "very" * 40).to_html(file)
     with opener(browser, file) as open_page:
         seen = open_page(theme, viewport).drawn(theme)
-        assert seen.page.title().startswith("abbe capacity: How many tokens does <script>")
+        assert seen.page.title().startswith("abbe capacity: How many keys per query does <script>")
         seen.fits()
         seen.quiet()
 
 
-def test_a_page_without_charts_changes_its_theme(browser: Any, tmp_path: Path) -> None:
+def test_the_theme_can_be_changed(browser: Any, tmp_path: Path) -> None:
     file = tmp_path / "calibrate.html"
     calibration.made_up(True).to_html(file)
     with opener(browser, file) as open_page:

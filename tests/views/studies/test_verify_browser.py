@@ -8,7 +8,6 @@ import pytest
 from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
 
 from abbe.studies import verify
-from abbe.views import verify_page
 
 pytestmark = needs_browser
 STATEMENTS = ("vanishing", "spectral", "spectral-paper", "theorem-2-upper", "distance-sandwich-upper")
@@ -18,7 +17,7 @@ LABELS = ["statement", "says", "source", "draws", "typical", "worst", "verdict"]
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "verify.html"
-    path.write_text(verify_page(verify(STATEMENTS, 5, 0), 5, 0), encoding="utf-8")
+    path.write_text(verify(STATEMENTS, 5, 0).to_html(), encoding="utf-8")
     return path
 
 

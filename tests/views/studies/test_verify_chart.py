@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 import abbe
-from abbe.studies import Verdict
-from abbe.views import verify_chart, verify_page
+from abbe.studies import Verdict, Verdicts
 
 
 @pytest.fixture(scope="module")
 def verdicts() -> list[Verdict]:
     return abbe.verify(["top-mass", "spectral", "spectral-paper", "mass-law"], trials=40)
+
+
+def verify_chart(verdicts: list[Verdict]) -> dict[str, Any]:
+    return dict(Verdicts(verdicts, 40, 0).view().charts("light")["verify"])
 
 
 def marks(chart: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -53,10 +56,10 @@ def test_a_ratio_of_0_is_drawn_at_the_edge(verdicts: list[Verdict]) -> None:
 
 
 def test_nothing_checked_is_no_error() -> None:
-    assert "0 hold, 0 refuted" in verify_page([], 1, 0)
+    assert "0 hold, 0 refuted" in Verdicts([], 1, 0).to_html()
 
 
 def test_both_themes_are_on_the_page(verdicts: list[Verdict]) -> None:
-    page = verify_page(verdicts, 40, 0)
+    page = Verdicts(verdicts, 40, 0).to_html()
     assert page.count("<svg ") == 2
     assert "http:" not in page

@@ -8,6 +8,7 @@ import made_up_watch as made
 import pytest
 from page_in_browser import PHONE, WIDE, Opened, needs_browser
 
+from abbe.views import page as page_of
 from abbe.words.numbers import number
 
 pytestmark = needs_browser
@@ -87,12 +88,10 @@ def test_a_click_into_the_curves_chooses_step_and_head(opened: Opened) -> None:
 
 @pytest.mark.slow
 def test_a_page_that_is_kept_fresh_loads_itself_again(opened: Opened, tmp_path: Path) -> None:
-    from abbe.views import write_watch_page
-
     path = tmp_path / "watch.html"
-    write_watch_page(made.training((1, 50)), path, reload=1)
+    path.write_text(page_of(made.training((1, 50)).view(reload=1)))
     seen = opened(other=path, link="#head=0.1&measure=entropy").ready()
-    write_watch_page(made.training((1, 50, 100)), path)
+    made.training((1, 50, 100)).to_html(path)
     seen.page.locator("#map-step", has_text="100").wait_for()
     assert seen.page.evaluate("location.hash") == "#head=0.1&measure=entropy"
     assert seen.cell(0, 1).get_attribute("aria-selected") == "true"

@@ -15,58 +15,60 @@ import unpacked_page
 from rich.console import Console
 
 import abbe
-from abbe.results import Training, alert_words
-from abbe.views import card_of, page_of, save_figures, watch_summary, watch_table, write_watch_page
+from abbe.training import Training
+from abbe.views import card, figures, page, terminal
 
 EVIL = "<script>document.title='x'</script>\"' &amp; \u202eabc"
 
 
-def sentence(**options: Any) -> str:
-    return str(watch_summary(made.training(**options))["sentence"])
+UNCHECKED = {"every": 50, "alerts": False}
+AGAIN = [(50, "sink", 0, 0, 0.4, 0.3), (200, "sink", 0, 0, 0.5, 0.3)]
+THREE = "entropy collapse in head 1.2 at step 350; logit above 100 in 2 heads from step 400 on (0.1, 1.0)."
 
 
-def test_a_run_without_alerts_is_healthy_so_far() -> None:
-    assert sentence(alerts=()) == "Healthy so far: no alert in 1,000 steps."
-    assert sentence(steps=(1,), alerts=()) == "Healthy so far: no alert in 1 step."
-    assert sentence(steps=()) == "No step was read yet."
+@pytest.mark.parametrize(
+    ("options", "grade", "sentence"),
+    [
+        ({"alerts": ()}, "good", "Healthy so far: no alert in 1,000 steps."),
+        ({"steps": (1,), "alerts": ()}, "good", "Healthy so far: no alert in 1 step."),
+        ({"alerts": (), "settings": {"alerts": True}}, "good", "Healthy so far: no alert in 1,000 steps."),
+        ({"steps": ()}, "look", "No step was read yet."),
+        (
+            {"alerts": (), "settings": UNCHECKED},
+            "look",
+            "No rule was checked in 1,000 steps: the monitor ran with alerts=False.",
+        ),
+        ({}, "look", f"3 alerts: {THREE}"),
+        ({"settings": UNCHECKED}, "look", f"3 alerts: {THREE}"),  # of a part before a checkpoint
+        (
+            {"alerts": [(50, "non_finite", None, None, None, None)]},
+            "bad",
+            "1 alert: NaN or infinity in the loss at step 50.",
+        ),
+        ({"alerts": AGAIN}, "look", "2 alerts: sink formed in head 0.0 at step 50 (and 1 times again)."),
+    ],
+)
+def test_what_happened_in_one_sentence(options: dict[str, Any], grade: str, sentence: str) -> None:
+    answer = made.training(**options).answer()
+    assert (answer.grade, answer.sentence) == (grade, sentence)
 
 
 def test_a_run_whose_rules_were_not_checked_is_not_called_healthy() -> None:
-    training = made.training(alerts=(), settings={"every": 50, "alerts": False})
-    assert sentence(alerts=(), settings={"alerts": False}) == (
-        "No rule was checked in 1,000 steps: the monitor ran with alerts=False."
-    )
-    assert watch_summary(training)["grade"] == "look"
-    page = page_of(training)
-    assert "Healthy" not in page
-    assert "None was raised" not in page
-    assert "the rules behind them" not in page
-    assert sentence(settings={"alerts": False}).startswith("3 alerts: ")  # of a part before a checkpoint
-    assert sentence(alerts=(), settings={"alerts": True}).startswith("Healthy so far")
+    shown = page(made.training(alerts=(), settings=UNCHECKED))
+    for words in ("Healthy", "None was raised", "the rules behind them"):
+        assert words not in shown
 
 
-def test_alerts_are_named_with_head_and_step() -> None:
-    first = "3 alerts: entropy collapse in head 1.2 at step 350; "
-    assert sentence() == first + "logit above 100 in 2 heads from step 400 on (0.1, 1.0)."
-    assert sentence(alerts=[(50, "non_finite", None, None, None, None)]) == (
-        "1 alert: NaN or infinity in the loss at step 50."
-    )
-    again = [(50, "sink", 0, 0, 0.4, 0.3), (200, "sink", 0, 0, 0.5, 0.3)]
-    assert sentence(alerts=again) == "2 alerts: sink formed in head 0.0 at step 50 (and 1 times again)."
-
-
-def test_the_grade_is_bad_only_where_training_rarely_recovers() -> None:
-    def grade(*rules: str) -> str:
-        alerts = [(50, rule, 0, 0, 1.0, 0.5) for rule in rules]
-        return str(watch_summary(made.training(alerts=alerts))["grade"])
-
-    assert grade() == "good"
-    assert grade("sink") == grade("logit_growth_1000", "uniform") == "look"
-    assert grade("sink", "logit_growth_10000") == grade("non_finite") == "bad"
+@pytest.mark.parametrize(
+    ("rules", "grade"),
+    [(["logit_growth_1000", "uniform"], "look"), (["sink", "logit_growth_10000"], "bad"), (["logit_jump"], "bad")],
+)
+def test_the_grade_is_bad_only_where_training_rarely_recovers(rules: list[str], grade: str) -> None:
+    assert made.training(alerts=[(50, rule, 0, 0, 1.0, 0.5) for rule in rules]).answer().grade == grade
 
 
 def test_every_rule_has_words_and_a_measure_that_shows_it() -> None:
-    words = [alert_words(rule.name) for rule in abbe.training.list_rules()]
+    words = abbe.training.list_rules()
     assert {x.measure for x in words} <= {quantity.name for quantity in abbe.training.list_quantities()}
     assert len({x.event for x in words}) == len(words)
 
@@ -75,22 +77,22 @@ def test_words_are_those_of_the_manifest() -> None:
     assert made.training().quantity("separability@N=20").label == "separability N_s/N, N = 20"
     assert made.training().quantity("entropy").limit == "ln n, n the visible keys"
     assert Training([], {}).quantity("max_logit").label == "max logit"
-    page = page_of(made.training())
-    assert "entropy below 0.05 of its ceiling ln n; armed again: above 0.1" in page
-    assert "max_logit" not in page_of(made.training(quantities=None, rules=None)).partition("Manifest")[0]
+    shown = page(made.training())
+    assert "entropy below 0.05 of its ceiling ln n; armed again: above 0.1" in shown
+    assert "max_logit" not in page(made.training(quantities=None, rules=None)).partition("Manifest")[0]
 
 
 def test_the_page_holds_every_value_of_a_short_run() -> None:
     training = made.training()
-    page = page_of(training)
-    about = json.loads(unpacked_page.unpacked(page, "about"))
+    shown = page(training)
+    about = json.loads(unpacked_page.unpacked(shown, "about"))
     steps, places = about["steps"], about["places"]
     assert steps == [record["step"] for record in training.records]
     assert [words["name"] for words in about["measures"]] == list(made.MEASURES)
     assert [(alert["step"], alert["layer"], alert["head"]) for alert in about["alerts"]] == [
         (alert[0], alert[2], alert[3]) for alert in made.ALERTS
     ]
-    table = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "table"))
+    table = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "table"))
     assert table.height == len(steps) * len(places)
     for at in (0, 3, table.height - 1):
         step, place = steps[at // len(places)], places[at % len(places)]
@@ -98,37 +100,36 @@ def test_the_page_holds_every_value_of_a_short_run() -> None:
             assert table[measure][at] == pytest.approx(made.value(measure, step, **place), rel=1e-4)
         assert table["entropy limit"][at] == 3.0
         assert table["max_weight control"][at] == 0.05
-    model = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "model"))
+    model = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "model"))
     assert model["loss"].to_list() == pytest.approx([5 - step / 500 for step in steps], rel=1e-4)
     assert (model["entropy low"] <= model["entropy mean"]).all()
 
 
 def test_the_text_is_there_without_scripts() -> None:
-    page = page_of(made.training(skipped=["layer 7: no tap"]))
+    shown = page(made.training(skipped=["layer 7: no tap"]))
     for words in ("3 alerts: entropy collapse", "step 350", "entropy over its ceiling 0.031, threshold 0.05",
                   "tiny-gpt2", "largest logit", "6 heads in 2 layers", "layer 7: no tap"):  # fmt: skip
-        assert words in page
-    assert 'http-equiv="refresh"' not in page
-    assert "None was raised." in page_of(made.training(alerts=()))
+        assert words in shown
+    assert 'http-equiv="refresh"' not in shown
+    assert "None was raised." in page(made.training(alerts=()))
 
 
-def test_only_a_page_that_is_kept_fresh_loads_itself_again(tmp_path: Path) -> None:
-    write_watch_page(made.training(), tmp_path / "watch.html", reload=5)
-    page = (tmp_path / "watch.html").read_text("utf-8")
-    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in page
-    assert json.loads(unpacked_page.unpacked(page, "about"))["reload"] == 5
-    assert json.loads(unpacked_page.unpacked(page_of(made.training()), "about"))["reload"] is None
+def test_only_a_page_that_is_kept_fresh_loads_itself_again() -> None:
+    shown = page(made.training().view(reload=5))
+    assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in shown
+    assert json.loads(unpacked_page.unpacked(shown, "about"))["reload"] == 5
+    assert json.loads(unpacked_page.unpacked(page(made.training()), "about"))["reload"] is None
 
 
 def test_hostile_text_is_escaped_and_no_host_is_named() -> None:
     alerts = [(50, EVIL, 0, 0, 1.0, 0.5)]
     training = made.training(alerts=alerts, model={"name": EVIL}, skipped=[EVIL])
-    page = page_of(training)
-    assert "<script>document" not in page
-    assert "<script>document" not in card_of(training)
-    assert len(re.findall(r"<script>", page)) == len(re.findall(r"<script>", page_of(made.training())))
-    assert not re.search(r"""(?:src|href)=["'](?!#)""", page)
-    assert "default-src &#39;none&#39;" in page
+    shown = page(training)
+    assert "<script>document" not in shown
+    assert "<script>document" not in card(training)
+    assert len(re.findall(r"<script>", shown)) == len(re.findall(r"<script>", page(made.training())))
+    assert not re.search(r"""(?:src|href)=["'](?!#)""", shown)
+    assert "default-src &#39;none&#39;" in shown
 
 
 def test_odd_numbers_do_not_break_the_page() -> None:
@@ -138,44 +139,44 @@ def test_odd_numbers_do_not_break_the_page() -> None:
     record["loss"] = float("nan")
     record["heads"]["entropy"]["value"][0][0] = None
     del record["heads"]["max_logit"]
-    page = page_of(training)
-    table = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "table"))
+    shown = page(training)
+    table = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "table"))
     assert table["entropy"].to_list()[6] is None
     assert table["max_logit"].to_list()[6:] == [None] * 6
-    assert json.loads(unpacked_page.unpacked(page, "about"))["alerts"][0]["numbers"]
+    assert json.loads(unpacked_page.unpacked(shown, "about"))["alerts"][0]["numbers"]
 
 
 def test_a_run_without_a_step_has_a_page_and_a_figure(tmp_path: Path) -> None:
     empty = Training([], made.MANIFEST)
-    assert "No step was read yet." in page_of(empty)
-    assert "No step was read yet." in card_of(empty)
-    assert len(save_figures(empty, tmp_path)) == 6
+    assert "No step was read yet." in page(empty)
+    assert "No step was read yet." in card(empty)
+    assert len(figures(empty, tmp_path)) == 6
 
 
-def steps_of(page: str) -> list[int]:
-    return list(json.loads(unpacked_page.unpacked(page, "about"))["steps"])
+def steps_of(shown: str) -> list[int]:
+    return list(json.loads(unpacked_page.unpacked(shown, "about"))["steps"])
 
 
 def test_a_long_run_shows_first_last_alerts_and_others_evenly() -> None:
     def sink(*steps: int) -> list[Any]:
         return [(step, "sink", 0, 0, 0.5, 0.3) for step in steps]
 
-    shown = steps_of(page_of(made.training(range(2000), sink(17, 1001))))
+    shown = steps_of(page(made.training(range(2000), sink(17, 1001))))
     assert {0, 17, 1001, 1999} <= set(shown)
     assert len(shown) <= 600
     assert max(b - a for a, b in pairwise(shown)) <= 4
-    assert steps_of(page_of(made.training(range(30)))) == list(range(30))
-    everywhere = steps_of(page_of(made.training(range(1000), sink(*range(1000)))))
+    assert steps_of(page(made.training(range(30)))) == list(range(30))
+    everywhere = steps_of(page(made.training(range(1000), sink(*range(1000)))))
     assert 250 < len(everywhere) <= 600  # a sample of them
 
 
 def test_a_spike_between_shown_steps_stays_in_the_band() -> None:
     training = made.training(range(2000), alerts=())
-    spike = next(step for step in range(700, 2000) if step not in steps_of(page_of(training)))
+    spike = next(step for step in range(700, 2000) if step not in steps_of(page(training)))
     training.records[spike]["model"]["max_logit_max"] = 1e6
-    page = page_of(training)
-    steps = steps_of(page)
-    high = unpacked_page.unpacked_table(unpacked_page.unpacked(page, "model"))["max_logit high"].to_list()
+    shown = page(training)
+    steps = steps_of(shown)
+    high = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "model"))["max_logit high"].to_list()
     assert high.count(1e6) == 1
     at = high.index(1e6)
     assert steps[at - 1] < spike < steps[at]
@@ -191,23 +192,23 @@ def test_a_long_run_of_many_heads_stays_below_five_megabytes() -> None:
         heads = {name: {"value": [[rng.random() for _ in range(12)] for _ in range(12)]} for name in names}
         some.append(made.record(1, 12, 12) | {"heads": heads, "model": {}})
     records = [some[i % 300] | {"step": 50 * i} for i in range(10_000)]
-    page = page_of(Training(records, made.MANIFEST))
-    assert len(page) < 5_000_000
-    assert "10,000 steps that were read" in page
+    shown = page(Training(records, made.MANIFEST))
+    assert len(shown) < 5_000_000
+    assert "10,000 steps that were read" in shown
 
 
 def test_the_terminal_shows_sentence_alerts_and_last_values() -> None:
     console = Console(width=100, record=True, force_terminal=False)
-    with console.capture() as shown:
-        console.print(watch_table(made.training(model={"name": "tiny\x1b[31m"})))
-    text = shown.get()
+    with console.capture() as said:
+        console.print(terminal(made.training(model={"name": "tiny\x1b[31m"})))
+    text = said.get()
     for words in ("3 alerts:", "logit above 100", "1.0", "Over all heads, step 1,000", "largest weight"):
         assert words in text
     assert "\x1b" not in text
 
 
 def test_figures_are_drawn_in_both_themes(tmp_path: Any) -> None:
-    files = save_figures(made.training((1, 50, 100)), tmp_path / "figures")
+    files = figures(made.training((1, 50, 100)), tmp_path / "figures")
     assert sorted(file.name for file in files) == [
         f"watch{theme}.{ending}" for theme in ("-dark", "") for ending in ("pdf", "png", "svg")
     ]

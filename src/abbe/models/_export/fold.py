@@ -1,10 +1,11 @@
-"""Temperatures folded into the weights of queries: which weights they are, and the change."""
+"""Temperatures folded into the weights of queries: which plans are temperatures, which weights they are, the change."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+import math
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -12,9 +13,43 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
+from ...normalizers import Normalizer, Softmax
+from .._network import changed
+from .._plan import Layer, Plan
 from .._session.call import HIDDEN, AttentionCall
-from .._swap.layers import Layer
 from .._tap import Tap
+
+
+def scales(plan: Plan) -> dict[Layer, Tensor] | None:
+    """One factor of the logits per head (float64) by layer; None if a head gets more than a softmax temperature."""
+    by_layer: dict[Layer, Tensor] = {}
+    for layer, groups in plan.by_layer.items():
+        by_layer[layer] = torch.ones(layer.heads, dtype=torch.float64)
+        for group in groups:
+            if group.normalizer is not None:
+                if (factor := _factor(group.normalizer)) is None:
+                    return None
+                by_layer[layer][list(group.heads)] = factor
+    return by_layer
+
+
+def not_foldable(plan: Plan) -> list[str]:
+    """The specs of the plan that are no factor of the logits, each once."""
+    normalizers = (group.normalizer for groups in plan.values() for group in groups)
+    return sorted({str(one) for one in normalizers if one is not None and _factor(one) is None})
+
+
+def _factor(normalizer: Normalizer) -> Tensor | None:
+    """softmax(factor * logits): one number, or one per head of the group; None if the normalizer is another map."""
+    if type(normalizer) is Softmax:
+        return torch.tensor([1 / normalizer.temperature], dtype=torch.float64)
+    inner = torch.ones(1, dtype=torch.float64) if normalizer.name == "learned-temperature" else None
+    if normalizer.name == "scaled" and isinstance(normalizer.of, Normalizer):
+        inner = _factor(normalizer.of)
+    if inner is None:
+        return None
+    logarithms: Any = normalizer.t if isinstance(normalizer.t, tuple) else (normalizer.t,)
+    return inner * torch.tensor([math.exp(float(one)) for one in logarithms], dtype=torch.float64)
 
 
 class Changes:
@@ -22,7 +57,7 @@ class Changes:
 
     def __init__(self) -> None:
         self._tensors: dict[nn.Parameter, tuple[str, Tensor]] = {}
-        self._settings: list[tuple[Any, str, object]] = []
+        self.settings: list[tuple[Any, str, object]] = []  # owners, names and new values
 
     def scale(self, where: str, parameter: nn.Parameter, factor: Tensor) -> None:
         """Multiply; the product is rounded once."""
@@ -38,28 +73,10 @@ class Changes:
             raise AbbeError(f"cannot fold: weights of {where} are {parameter.dtype}, not floating-point numbers")
         self._tensors[parameter] = where, value
 
-    def set(self, owner: Any, name: str, value: object) -> None:
-        self._settings.append((owner, name, value))
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> AbstractContextManager[None]:
         """The network with the new values; afterwards every parameter and setting is restored."""
-        with ExitStack() as undo:
-            for parameter, (_, value) in self._tensors.items():
-                undo.callback(setattr, parameter, "data", parameter.data)
-                parameter.data = value
-            for owner, name, setting in self._settings:
-                undo.callback(setattr, owner, name, getattr(owner, name))
-                setattr(owner, name, setting)
-            yield
-
-    def __len__(self) -> int:
-        return len(self._tensors)
-
-
-def per_output(factors: Tensor, width: int) -> Tensor:
-    """One factor per head, repeated for each of its `width` outputs."""
-    return torch.repeat_interleave(factors, width)
+        tensors = ((parameter, "data", value) for parameter, (_, value) in self._tensors.items())
+        return changed([*tensors, *self.settings])
 
 
 # Projections to queries alone, head by head. `q_b_proj` is the second half of a low-rank projection.
@@ -73,71 +90,43 @@ _TOGETHER = {
     "GPTNeoXAttention": ("query_key_value", _BY_HEAD),
     "PersimmonAttention": ("query_key_value", _BY_HEAD),
 }
-
-
 _NORMS = ("q_norm", "q_layernorm", "query_layernorm", "q_ln", "query_norm", "qk_norm", "qk_layernorm")
 _CLOSE = 1e-5  # of two float32 results of the same formula
 
 
-class QueryShape(NamedTuple):
-    heads: int
-    width: int
+def fold_into_queries(changes: Changes, where: str, module: nn.Module, width: int, factors: Tensor) -> None:
+    """Multiply the rows of the query projection, and its bias, by the factors of their heads, each of this width."""
 
+    def unknown(why: str) -> AbbeError:
+        return AbbeError(f"cannot fold into {type(module).__name__} ({where}): {why}")
 
-def fold_into_queries(changes: Changes, where: str, module: nn.Module, shape: QueryShape, factors: Tensor) -> None:
-    """Multiply the rows of the query projection, and its bias, by the factors of their heads."""
     clip = getattr(getattr(module, "config", None), "clip_qkv", None)
     if clip is not None:
         raise AbbeError(f"cannot fold: {where} clips its queries (clip_qkv={clip}), which no scaled projection repeats")
-    name, outputs = _layout(where, module, shape, factors)
+    name = next((name for name in _SEPARATE if isinstance(getattr(module, name, None), nn.Module)), "")
+    order = ""
+    if not name or (name == "q_attn" and not getattr(module, "is_cross_attention", False)):
+        if type(module).__name__ not in _TOGETHER:
+            raise unknown("no projection to queries alone has a name that abbe knows")
+        name, order = _TOGETHER[type(module).__name__]
     projection = getattr(module, name)
-    weight, bias = projection.weight, getattr(projection, "bias", None)
-    if _outputs(projection) != len(outputs):
-        wanted = f"not the {len(outputs)} of {shape.heads} heads of width {shape.width}"
-        raise _unknown(where, module, f"its {name} has {_outputs(projection)} outputs, {wanted}")
-    changes.scale(where, weight, outputs[None] if _is_transposed(projection) else outputs[:, None])
-    if bias is not None:
-        changes.scale(where, bias, outputs)
-
-
-def _layout(where: str, module: nn.Module, shape: QueryShape, factors: Tensor) -> tuple[str, Tensor]:
-    """The name of the projection, and the factor of each of its outputs."""
-    queries = per_output(factors, shape.width)
-    name = next((name for name in _SEPARATE if isinstance(getattr(module, name, None), nn.Module)), None)
-    if name is not None and (name != "q_attn" or getattr(module, "is_cross_attention", False)):
-        _check_linear(where, module, name)
-        return name, queries
-    known = _TOGETHER.get(type(module).__name__)
-    if known is None:
-        raise _unknown(where, module, "no projection to queries alone has a name that abbe knows")
-    name, order = known
-    _check_linear(where, module, name)
-    if order == _FIRST:
-        others = _outputs(getattr(module, name)) - len(queries)
-        return name, torch.cat([queries, queries.new_ones(max(0, others))])
-    by_head = torch.ones(shape.heads, 3, shape.width, dtype=queries.dtype)
-    by_head[:, 0] = factors[:, None]
-    return name, by_head.flatten()
-
-
-def _is_transposed(projection: Any) -> bool:
-    """nn.Linear holds (output, input); Conv1D, the linear layer of GPT-2, (input, output)."""
-    return type(projection).__name__ == "Conv1D"
-
-
-def _outputs(projection: Any) -> int:
-    return int(projection.weight.shape[1 if _is_transposed(projection) else 0])
-
-
-def _check_linear(where: str, module: nn.Module, name: str) -> None:
-    projection = getattr(module, name)
-    if type(projection) is not nn.Linear and not _is_transposed(projection):
+    transposed = type(projection).__name__ == "Conv1D"  # of GPT-2: (input, output), where nn.Linear has the transpose
+    if type(projection) is not nn.Linear and not transposed:
         kind = type(projection).__name__
-        raise _unknown(where, module, f"its {name} is a {kind}; merge adapters into the weights, or dequantise it")
-
-
-def _unknown(where: str, module: nn.Module, why: str) -> AbbeError:
-    return AbbeError(f"cannot fold into {type(module).__name__} ({where}): {why}")
+        raise unknown(f"its {name} is a {kind}; merge adapters into the weights, or dequantise it")
+    count = int(projection.weight.shape[1 if transposed else 0])
+    outputs = factors.repeat_interleave(width)  # the factor of each
+    if order == _FIRST:
+        outputs = torch.cat([outputs, outputs.new_ones(max(0, count - len(outputs)))])
+    elif order == _BY_HEAD:
+        outputs = torch.stack([factors, torch.ones_like(factors), torch.ones_like(factors)], 1)
+        outputs = outputs.flatten().repeat_interleave(width)
+    if count != len(outputs):
+        wanted = f"not the {len(outputs)} of {len(factors)} heads of width {width}"
+        raise unknown(f"its {name} has {count} outputs, {wanted}")
+    changes.scale(where, projection.weight, outputs[None] if transposed else outputs[:, None])
+    if getattr(projection, "bias", None) is not None:
+        changes.scale(where, projection.bias, outputs)
 
 
 def query_norm(module: nn.Module) -> tuple[str, nn.Module] | None:
@@ -148,9 +137,7 @@ def query_norm(module: nn.Module) -> tuple[str, nn.Module] | None:
     return None
 
 
-def fold_into_norm(
-    changes: Changes, where: str, name: str, norm: nn.Module, shape: QueryShape, factors: Tensor
-) -> None:
+def fold_into_norm(changes: Changes, where: str, name: str, norm: nn.Module, width: int, factors: Tensor) -> None:
     """Multiply the output of the norm; heads that share its weight need the same factor."""
     parameters = dict(norm.named_parameters())
     weight = parameters.get("weight")
@@ -159,9 +146,9 @@ def fold_into_norm(
             f"cannot fold: the queries of {where} go through {name} ({type(norm).__name__}), which undoes any factor "
             "before it and has no weight of theirs alone behind it"
         )
-    factor = _per_weight(where, name, weight, shape, factors)
-    width = shape.width if weight.numel() == shape.width or weight.dim() == 2 else shape.heads * shape.width
-    inputs = torch.randn(2, shape.heads * shape.width // width, width, generator=torch.Generator().manual_seed(0))
+    factor, states = _per_weight(where, name, weight, width, factors), len(factors) * width
+    last = width if weight.numel() == width or weight.dim() == 2 else states
+    inputs = torch.randn(2, states // last, last, generator=torch.Generator().manual_seed(0))
     wanted = _outcome(norm, inputs) * factor
     for offset in (0.0, 1.0):  # w, or 1 + w
         values = {"weight": ((weight.detach().double() + offset) * factor - offset).to(weight.dtype)}
@@ -184,27 +171,27 @@ def _outcome(norm: nn.Module, inputs: Tensor) -> Tensor:
     return outcome.double().cpu()
 
 
-def _per_weight(where: str, name: str, weight: Tensor, shape: QueryShape, factors: Tensor) -> Tensor:
+def _per_weight(where: str, name: str, weight: Tensor, width: int, factors: Tensor) -> Tensor:
     """The factor of each entry of the norm's weight."""
-    if weight.numel() == shape.heads * shape.width and shape.heads > 1:
-        return per_output(factors, shape.width).view(weight.shape)
-    if weight.numel() != shape.width:
-        raise AbbeError(f"cannot fold: {name} of {where} has {weight.numel()} weights for heads of width {shape.width}")
+    if weight.numel() == len(factors) * width and len(factors) > 1:
+        return factors.repeat_interleave(width).view(weight.shape)
+    if weight.numel() != width:
+        raise AbbeError(f"cannot fold: {name} of {where} has {weight.numel()} weights for heads of width {width}")
     if not bool((factors == factors[0]).all()):
         raise AbbeError(
             f"cannot fold temperatures per head: the queries of {where} go through {name}, whose weight all heads "
             "share; give all heads of a layer the same temperature"
         )
-    return factors[0].repeat(shape.width).view(weight.shape)
+    return factors[0].repeat(width).view(weight.shape)
 
 
 _CAP = "attn_logit_softcapping"  # the setting that bounds the scores
 
 
 class Seen(NamedTuple):
-    """What one layer does with its scores."""
+    """What one layer does with its scores, and the width of its queries."""
 
-    shape: QueryShape
+    width: int
     sink: bool
     softcap: float | None
     bias: bool
@@ -229,9 +216,9 @@ def _fold_layer(changes: Changes, layer: Layer, factors: Tensor, seen: Seen) -> 
     module = layer.module
     norm = query_norm(module)
     if norm is not None:
-        fold_into_norm(changes, layer.path, *norm, seen.shape, factors)
+        fold_into_norm(changes, layer.path, *norm, seen.width, factors)
     else:
-        fold_into_queries(changes, layer.path, module, seen.shape, factors)
+        fold_into_queries(changes, layer.path, module, seen.width, factors)
     if seen.sink:
         sinks = getattr(module, "sinks", None)
         if not isinstance(sinks, nn.Parameter) or sinks.numel() != layer.heads:
@@ -255,10 +242,8 @@ def _fold_caps(changes: Changes, network: Any, factors_of: Mapping[Layer, Tensor
     if getattr(config, _CAP, None) != seen[first.path].softcap:
         raise AbbeError(f"cannot fold: where the soft cap of {first.path} is set is not known")
     cap = float(getattr(config, _CAP)) * float(every[0])
-    changes.set(config, _CAP, cap)
-    for layer in capped:
-        if hasattr(layer.module, _CAP):
-            changes.set(layer.module, _CAP, cap)
+    owners = [config, *(layer.module for layer in capped if hasattr(layer.module, _CAP))]
+    changes.settings += [(owner, _CAP, cap) for owner in owners]
 
 
 def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Mapping[str, Seen]) -> None:
@@ -299,8 +284,7 @@ def _see(network: Any, inputs: dict[str, Tensor]) -> dict[str, Seen]:
     seen: dict[str, Seen] = {}
 
     def look(call: AttentionCall) -> None:
-        shape = QueryShape(call.query.shape[1], call.query.shape[-1])
-        seen[call.name] = Seen(shape, call.sink is not None, call.softcap, _biased(call))
+        seen[call.name] = Seen(call.query.shape[-1], call.sink is not None, call.softcap, _biased(call))
 
     with Tap(network) as tap:
         tap.listen(look)

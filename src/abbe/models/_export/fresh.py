@@ -14,6 +14,26 @@ class Forbidden:
             raise ImportError("abbe is forbidden here")
 
 
+def inputs_of(network: Any, job: dict[str, Any]) -> dict[str, Any]:
+    import torch
+
+    return {name: torch.tensor(ids, device=network.device) for name, ids in job["inputs"].items()}
+
+
+def outputs_of(network: Any, job: dict[str, Any]) -> dict[str, Any]:
+    """Logits or hidden states, and the tokens of greedy generation; on both sides of the check."""
+    import torch
+
+    with torch.no_grad():
+        result = network(**inputs_of(network, job))
+        tensors = {"output": result.logits if "logits" in result else result.last_hidden_state}
+        if job["new_tokens"]:
+            prompt = torch.tensor(job["prompt"], device=network.device)
+            options = {"do_sample": False, "max_new_tokens": job["new_tokens"], "use_cache": True}
+            tensors["generated"] = network.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    return {name: tensor.cpu() for name, tensor in tensors.items()}
+
+
 def answer(job: dict[str, Any]) -> None:
     """Load the folder, and write outputs, greedy text and tokens."""
     import torch
@@ -24,14 +44,7 @@ def answer(job: dict[str, Any]) -> None:
     transformers.utils.logging.disable_progress_bar()
     auto, dtype = getattr(transformers, job["auto"]), getattr(torch, job["dtype"])
     network = auto.from_pretrained(job["folder"], dtype=dtype, use_safetensors=True, trust_remote_code=False).eval()
-    inputs = {name: torch.tensor(ids) for name, ids in job["inputs"].items()}
-    with torch.no_grad():
-        result = network(**inputs)
-        tensors = {"output": result.logits if "logits" in result else result.last_hidden_state}
-        if job["new_tokens"]:
-            prompt = torch.tensor(job["prompt"])
-            options = {"do_sample": False, "max_new_tokens": job["new_tokens"], "use_cache": True}
-            tensors["generated"] = network.generate(prompt, attention_mask=torch.ones_like(prompt), **options)
+    tensors = outputs_of(network, job)
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], trust_remote_code=False)
     tensors["tokens"] = torch.tensor(tokenizer(job["text"])["input_ids"], dtype=torch.int64)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, job["answer"])

@@ -1,1 +1,370 @@
-"""Load a transformer: the embedded one, a pulled one, a folder, a GGUF file or a model on the hub."""
+"""Load a transformer by name (embedded, pulled, a folder, a GGUF file, a hub id), or wrap one in memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from ..._errors import AbbeError
+from ..._tensors import stored_bytes
+from .._network import dtype_name, input_device, instead_of, longest_input, place_of, quantised_by, setting, unwrapped
+from .._session.call import causal_flag
+from .device import DeviceLike, DeviceMap, DtypeLike, Placement, check_room, placement
+from .folder import check_folder, check_size, check_tokenizer, numbers_of, read_config, weight_bytes, weight_headers
+from .gguf import CAUSAL, gguf_folder, read_gguf, read_header
+from .sources import NAME, NAMES, Kind, Source, choose, one_line, quiet, source
+
+
+def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedModel:
+    """What `load` returns, for a transformers network that is in memory already; it is not changed.
+
+    Wrappers of torch.compile or parallel training are left out.
+
+    Args:
+        network: a transformers model of text.
+        tokenizer: of transformers.
+        name: shown in tables; by default that of its configuration.
+
+    Returns:
+        The network with its tokenizer.
+
+    Raises:
+        AbbeError: it is not a transformers model, or reads images or sound.
+
+    Examples:
+        >>> loaded = abbe.load("embedded")
+        >>> abbe.models.wrap(loaded.network, loaded.tokenizer, "mine").name
+        'mine'
+    """
+    from transformers import PreTrainedModel
+
+    network = unwrapped(network, alone=True)
+    if not isinstance(network, PreTrainedModel):
+        raise AbbeError(f"{type(network).__name__} is not a transformers model{instead_of(network)}")
+    offloaded = any(hasattr(part, "_hf_hook") for part in network.modules())  # accelerate's hooks bring weights back
+    if not offloaded and any(one.is_meta for one in network.parameters()):
+        raise AbbeError(f"weights of this {type(network).__name__} are on the meta device: load them into memory first")
+    config: Any = network.config
+    label = name or getattr(config, "name_or_path", "") or type(network).__name__
+    # A model of images or sound names its input.
+    if (main := getattr(network, "main_input_name", "input_ids")) != "input_ids":
+        raise AbbeError(
+            f"{type(network).__name__} reads {main}, not tokens of a text: give a text model, or a part that is one"
+        )
+    flags = {causal_flag(module) for module in network.modules()} - {None}
+    kind: Kind = "decoder" if True in flags or not flags else "encoder"
+    kind = "encoder-decoder" if config.is_encoder_decoder else kind
+    return LoadedModel(label, network, tokenizer, kind, longest_input(config, network), _shape_line(network), label)
+
+
+# Masks and positions that older versions of transformers stored: they are computed.
+_COMPUTED = re.compile(r"(attn|attention)\.bias$|masked_bias$|causal_mask$|inv_freq$|position_ids$")
+_PACKED = (torch.int8, torch.uint8, torch.int32)  # quantised weights; other integers are positions of tokens
+_NOT_SETTINGS = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "_attn_implementation")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A network in evaluation mode with its tokenizer, and facts about it.
+
+    It can be called, and `generate` used, as with the network itself.
+
+    Attributes:
+        name: shown in tables and manifests.
+        network: the transformers model.
+        tokenizer: of transformers; None for a network that was `built`.
+        kind: "decoder", "encoder" or "encoder-decoder".
+        context: the longest input in tokens, None without a limit.
+        about: one line on its shape.
+        source: where it was loaded from.
+    """
+
+    name: str
+    network: nn.Module = field(repr=False)
+    tokenizer: Any = field(repr=False)
+    kind: Kind
+    context: int | None
+    about: str
+    source: str
+
+    @property
+    def config(self) -> Any:
+        """The network's settings, which packages read that take a transformers model, such as lm-eval."""
+        return self.network.config
+
+    @property
+    def name_or_path(self) -> str:
+        """Where transformers read the network from, and its tokenizer lies."""
+        return str(self.network.name_or_path)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its inputs go: the device of the embedding."""
+        return input_device(self.network)
+
+    @property
+    def devices(self) -> str:
+        """All devices that it computes on, such as "cpu" or "cuda:0+cuda:1"."""
+        holding = (part for part in self.network.modules() if next(part.parameters(recurse=False), None) is not None)
+        return "+".join(sorted({str(place) for part in holding if (place := place_of(part)) is not None})) or "cpu"
+
+    @property
+    def precision(self) -> str:
+        """The dtypes of its weights, such as "float32", "bfloat16" or "float16+int8 (bitsandbytes)"."""
+        packed = (one for one in self.network.buffers() if one.dim() > 1 and one.dtype in _PACKED)
+        dtypes = {dtype_name(one.dtype) for one in (*self.network.parameters(), *packed)}
+        method = quantised_by(self.network)
+        # Some packages show their packed weights with the dtype that they unpack them to.
+        return "+".join(sorted(dtypes)) + (f" ({method})" if method else "")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's forward pass."""
+        return self.network(*args, **kwargs)
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's `generate`: token ids that continue a text.
+
+        Args:
+            args: as for the network's own.
+            kwargs: as for the network's own, such as `max_new_tokens=20`.
+
+        Raises:
+            AbbeError: the model does not predict the next token.
+
+        Examples:
+            >>> model = abbe.load("embedded")
+            >>> inputs = model.tokenizer("It was a dark and", return_tensors="pt")
+            >>> new = model.generate(**inputs, max_new_tokens=5, do_sample=False)
+            >>> new.shape[1] - inputs.input_ids.shape[1]
+            5
+        """
+        network: Any = self.network
+        if not network.can_generate():
+            raise AbbeError(f"{self.name} cannot generate: {type(network).__name__} does not predict the next token")
+        return network.generate(*args, **kwargs)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 over names, shapes and bytes of all parameters, sorted by name; computed on first use."""
+        digest = hashlib.sha256()
+        parts = dict(self.network.named_modules())
+        for name, parameter in sorted(self.network.named_parameters()):
+            digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
+            owner, _, own_name = name.rpartition(".")
+            with _weights_in_memory(parts[owner]):
+                for data in _stored_bytes(getattr(parts[owner], own_name)):
+                    digest.update(data)
+        return digest.hexdigest()
+
+    @cached_property
+    def configuration(self) -> str:
+        """sha256 over all else that affects the numbers: settings, buffers and tokenizer."""
+        network: Any = self.network
+        settings = {key: value for key, value in network.config.to_dict().items() if key not in _NOT_SETTINGS}
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
+        for name, buffer in sorted(network.named_buffers()):
+            digest.update(f"{name} {tuple(buffer.shape)}\n".encode())
+            for data in _stored_bytes(buffer):
+                digest.update(data)
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        digest.update((backend.to_str() if backend is not None else type(self.tokenizer).__name__).encode())
+        return digest.hexdigest()
+
+
+def _weights_in_memory(part: nn.Module) -> AbstractContextManager[object]:
+    """Inside, the weights of this module that accelerate has offloaded are in memory."""
+    if not any(one.is_meta for one in part.parameters(recurse=False)):
+        return nullcontext()
+    accelerate: Any = import_module("accelerate.utils")  # installed, since its hooks are there
+    context: AbstractContextManager[object] = accelerate.align_module_device(part, "cpu")
+    return context
+
+
+def _stored_bytes(tensor: Tensor) -> Iterator[memoryview]:
+    """The bytes of a tensor; of a quantised one, which holds others, the bytes of these."""
+    holder: Any = tensor
+    if is_traceable_wrapper_subclass(holder):
+        for name in holder.__tensor_flatten__()[0]:
+            yield from _stored_bytes(getattr(tensor, name))
+        return
+    yield stored_bytes(tensor)
+
+
+def load(
+    name: str | os.PathLike[str], *, revision: str | None = None, device: DeviceLike | None = None,
+    dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
+) -> LoadedModel:  # fmt: skip
+    """Load a model by name, ready to be measured; refused before its weights are read if they do not fit.
+
+    Only a hub id may use the network. Pickles and remote code never run.
+
+    Args:
+        name: `embedded`, a pulled model (`smollm2`, `minilm`), a folder with safetensors, a `.gguf` file, or a hub id.
+        revision: of a hub id.
+        device: "cpu" (the default), "cuda", "cuda:1", "mps", "xpu", or "auto" for an accelerator if there is one.
+        dtype: of the weights: "float32" (the default), "bfloat16", "float16" or "float64", or torch's own.
+        device_map: instead of `device`, to spread the model over devices: "auto", or a mapping as in transformers;
+            needs accelerate.
+
+    Returns:
+        The network in evaluation mode with its tokenizer.
+
+    Raises:
+        AbbeError: there is no such model, it is damaged, or it does not fit.
+
+    Examples:
+        >>> model = abbe.load("embedded", device="cpu", dtype="float32")
+        >>> model.name, model.kind, model.context, model.precision
+        ('abbe-gpt2-5M', 'decoder', 1024, 'float32')
+    """
+    name = os.fspath(name)
+    placed = placement(device, dtype, device_map)
+    path = Path(name).expanduser()
+    if revision is not None and (name in (*NAMES, NAME) or path.exists()):
+        raise AbbeError(f"revision={revision!r} is for hub ids only, and {name!r} is not one")
+    with quiet():
+        return (
+            _from_gguf(name, path, placed) if path.suffix == ".gguf" else _from_folder(source(name, revision), placed)
+        )
+
+
+def configuration(model: str | os.PathLike[str]) -> Any:
+    """The configuration of a model by name: weights are not read, nothing is fetched.
+
+    Args:
+        model: embedded, a pulled model, a folder, a config.json, or a hub id that is in the hub's cache.
+
+    Returns:
+        What transformers' AutoConfig gives.
+
+    Raises:
+        AbbeError: there is no such configuration here.
+
+    Examples:
+        >>> abbe.models.configuration("embedded").model_type
+        'gpt2'
+    """
+    name = os.fspath(model)
+    if not name.strip():
+        raise AbbeError("the model has no name: give embedded, smollm2, a folder, a config.json or a hub id")
+    if name.endswith(".gguf"):
+        raise AbbeError(f"{name} has no config.json: give the folder of the model, or its shape")
+    with quiet():
+        folder = source(name, fetch=False).folder
+        folder = folder.parent if folder.name == "config.json" else folder
+        if not (folder / "config.json").is_file():
+            raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
+        return read_config(folder)
+
+
+def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
+    if not path.is_file():
+        raise AbbeError(f"there is no file {path}")
+    with one_line(f"cannot read {path} as GGUF"):
+        # It is first unpacked in memory, in float32.
+        unpacked = 4.0 * sum(read_header(path).weights.values())
+    check_room(name, unpacked, Placement(torch.device("cpu"), torch.float32))
+    if (folder := gguf_folder(path)) is not None:
+        check_room(name, weight_bytes(weight_headers(folder), placed.dtype), placed)
+        config = read_config(folder)
+        network, tokenizer = _read_network(folder, config, CAUSAL, placed), _read_tokenizer(folder, config)
+    elif placed.device_map is None:
+        network, tokenizer = read_gguf(path, placed.dtype)
+        network.to(placed.device)
+    else:
+        raise AbbeError(f"{path} cannot be cached, and device_map spreads only cached models: free some disk space")
+    return _loaded(name, network, tokenizer, "decoder", str(path), _shape_line(network) + ", from GGUF")
+
+
+def _from_folder(found: Source, placed: Placement) -> LoadedModel:
+    name, folder, origin, about = found
+    check_folder(folder)
+    config, header = read_config(folder), weight_headers(folder)
+    choice = choose(config, folder)
+    quantised = getattr(config, "quantization_config", None) is not None
+    check_size(config, choice.auto, numbers_of(header, quantised), len(header), f"in {folder}")
+    check_room(name, weight_bytes(header, placed.dtype), placed)
+    if quantised and placed.device.type != "cpu":
+        # Packed weights cannot be moved afterwards.
+        placed = placement(None, placed.dtype, placed.device_map or {"": str(placed.device)})
+    tokenizer = _read_tokenizer(folder, config)
+    network = _read_network(folder, config, choice.auto, placed)
+    return _loaded(name, network, tokenizer, choice.kind, origin, about or _shape_line(network))
+
+
+def _loaded(name: str, network: nn.Module, tokenizer: Any, kind: Kind, source: str, about: str) -> LoadedModel:
+    network.eval().requires_grad_(False)
+    return LoadedModel(name, network, tokenizer, kind, longest_input(network.config, network), about, source)
+
+
+def _shape_line(network: Any) -> str:
+    text = network.config.get_text_config()
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    layers, heads, width = (setting(text, name) or "?" for name in names)
+    million = sum(parameter.numel() for parameter in network.parameters()) / 1e6
+    return f"{type(network).__name__}, {layers} layers x {heads} heads, width {width}, {million:.3g} M parameters"
+
+
+def _read_network(folder: Path, config: Any, auto: str, placed: Placement) -> nn.Module:
+    """The weights of the folder; transformers would initialise missing ones at random, and leave others out."""
+    import transformers
+
+    # A missing pooler is drawn at random, but no attention depends on it: fork, so that it is always the same.
+    with one_line(f"cannot read the model in {folder}"), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network, report = getattr(transformers, auto).from_pretrained(
+            folder, config=config, dtype=placed.dtype, device_map=placed.device_map, use_safetensors=True,
+            trust_remote_code=False, local_files_only=True, output_loading_info=True,
+            ignore_mismatched_sizes=True,  # they are refused here, by name
+        )  # fmt: skip
+    if wrong := sorted(report["mismatched_keys"]):
+        key, stored, wanted = wrong[0][0], *(" x ".join(map(str, shape)) for shape in wrong[0][1:])
+        raise AbbeError(
+            f"the weights in {folder} do not fit its config.json: {key} is {stored}, but should be {wanted} "
+            f"({len(wrong)} such weights)"
+        )
+    if missing := sorted(key for key in report["missing_keys"] if "pooler" not in key):
+        few = ", ".join(missing[:3])
+        raise AbbeError(f"the weights in {folder} are incomplete: {len(missing)} are missing, such as {few}")
+    if unused := _unused(network, report["unexpected_keys"]):
+        raise AbbeError(
+            f"the weights in {folder} do not fit its config.json: {len(unused)} have no place in the "
+            f"{type(network).__name__}, such as {', '.join(unused[:3])}"
+        )
+    loaded: nn.Module = network
+    with one_line(f"cannot put the model in {folder} on {placed.device}"):
+        return loaded if placed.device_map is not None or quantised_by(network) else loaded.to(placed.device)
+
+
+def _unused(network: Any, unexpected: Iterable[str]) -> list[str]:
+    """The weights of the body that were left out; heads of other tasks, outside of it, may be."""
+    body, prefix = network.base_model, f"{network.base_model_prefix}."
+    parts = {name for name, _ in (*body.named_children(), *body.named_parameters(recurse=False))}
+    ours = (key for key in unexpected if key.removeprefix(prefix).partition(".")[0] in parts)
+    unused = sorted(key for key in ours if not _COMPUTED.search(key))
+    if not quantised_by(network):
+        return unused
+    # Quantised checkpoints have scales, such as those of a cache, that not every package reads.
+    modules = {name for name, _ in network.named_modules()}
+    return [key for key in unused if key.rpartition(".")[0] not in modules]
+
+
+def _read_tokenizer(folder: Path, config: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    check_tokenizer(folder, config)
+    with one_line(f"cannot read the tokenizer in {folder}"):
+        return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)

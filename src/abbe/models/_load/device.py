@@ -1,26 +1,23 @@
-"""Devices and precision: what a name means, and where the parts of a model lie."""
+"""Devices, precision and memory: what a name means, and what is free for the weights of a model."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import find_spec
-from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..._arguments import shown
 from ..._errors import AbbeError
+from .._network import dtype_name
 
 DeviceLike = str | torch.device
 DtypeLike = str | torch.dtype
 DeviceMap = str | Mapping[str, Any]
-
 AUTO, CPU = "auto", "cpu"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")  # maps that accelerate works out itself
@@ -102,15 +99,9 @@ def as_dtype(given: DtypeLike) -> torch.dtype:
         return DTYPES[name]
     if not isinstance(given, torch.dtype):
         raise AbbeError(f"dtype is {shown(given)}, but must be a name such as float32 or bfloat16, or a torch.dtype")
-    if not given.is_floating_point:
-        raise AbbeError(f"dtype is {given}, but weights need a floating-point one, such as torch.float32")
     if given not in DTYPES.values():
-        raise AbbeError(f"dtype is {given}, which torch stores but cannot compute with: choose {', '.join(DTYPES)}")
+        raise AbbeError(f"dtype is {given}, which torch cannot compute attention in: choose {', '.join(DTYPES)}")
     return given
-
-
-def dtype_name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def available() -> list[str]:
@@ -155,7 +146,7 @@ def _as_map(given: DeviceMap) -> DeviceMap:
         raise AbbeError(_unknown("device_map", given, SPREADS))
     if not isinstance(given, str | Mapping):
         raise AbbeError(f"device_map is {shown(given)}, but must be one of {', '.join(SPREADS)}, or a mapping")
-    if find_spec("accelerate") is None:
+    if importlib.util.find_spec("accelerate") is None:
         raise AbbeError("device_map needs the package accelerate, which is not installed: pip install accelerate")
     if isinstance(given, str):
         return given
@@ -169,80 +160,98 @@ def _unknown(what: str, given: str, names: tuple[str, ...]) -> str:
     return f"unknown {what} {given!r}: choose one of {', '.join(names)}"
 
 
-_PACKED = (torch.int8, torch.uint8, torch.int32)  # quantised weights; other integers are positions of tokens
+# -- Memory -----------------------------------------------------------------------------------------------------------
+
+_MEMINFO, _GROUP = Path("/proc/meminfo"), Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
 
 
-def place_of(module: nn.Module) -> torch.device | None:
-    """The device on which a module computes; None if it has no weights."""
-    for part in module.modules():
-        weight = next(chain(part.parameters(recurse=False), part.buffers(recurse=False)), None)
-        if weight is not None:
-            return _runs_on(part) if weight.is_meta else weight.device
+def check_room(name: str, weights: float, placed: Placement) -> None:
+    """Refuse a model whose weights cannot fit, before they are read; an unknown limit passes."""
+    if placed.device_map is not None:
+        known = [free_memory(torch.device(name)) for name in available()]
+        free_on = {"over all devices": None if None in known else sum(filter(None, known))}
+    else:  # weights for an accelerator are read into memory first
+        free_on = {f"on {device}": free_memory(torch.device(device)) for device in (placed.device, CPU)}
+    for where, free in free_on.items():
+        if free is not None and weights > free:
+            half = weights * 2 / placed.dtype.itemsize
+            ways = [f"choose dtype bfloat16 ({megabytes(half)})"] if placed.dtype.itemsize > 2 else []
+            ways += ["spread it by device_map auto"] if placed.device_map is None else []
+            raise AbbeError(
+                f"{name} needs {megabytes(weights)} for its weights in {dtype_name(placed.dtype)}, but "
+                f"{megabytes(free)} are free {where}: {', or '.join([*ways, 'take a smaller or quantised model'])}"
+            )
+
+
+def megabytes(count: float) -> str:
+    """A number of bytes for people.
+
+    Args:
+        count: of bytes, >= 0.
+
+    Returns:
+        Megabytes, or gigabytes from 1e9 on.
+
+    Examples:
+        >>> abbe.models.megabytes(38e6), abbe.models.megabytes(1.6e9)
+        ('38 MB', '1.6 GB')
+    """
+    return f"{count / 1e6:.0f} MB" if count < 1e9 else f"{count / 1e9:.3g} GB"
+
+
+def free_memory(device: torch.device) -> float | None:
+    """Bytes that can still be taken on a device, within the limits of a container.
+
+    Args:
+        device: the CPU or an accelerator.
+
+    Returns:
+        Bytes; None if unknown.
+
+    Examples:
+        >>> free = abbe.models.free_memory(torch.device("cpu"))
+        >>> free is None or free > 0
+        True
+    """
+    if device.type == CPU:
+        limits = [one for one in (_available(), _left_of_group()) if one is not None]
+        return min(limits, default=None)
+    backend: Any = getattr(torch, device.type, None)
+    with suppress(RuntimeError, AttributeError, NotImplementedError, AssertionError, TypeError):
+        if device.type == "mps":
+            return float(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+        free = backend.mem_get_info(device)[0]
+        # Memory that torch reserves is free for torch, though the driver counts it as used.
+        return float(free + backend.memory_reserved(device) - backend.memory_allocated(device))
     return None
 
 
-def input_device(network: Any) -> torch.device:
-    """Where tokens go: to the device of the embedding.
-
-    Args:
-        network: a transformers model.
-
-    Returns:
-        The device.
-
-    Examples:
-        >>> abbe.models.input_device(abbe.load("embedded").network)
-        device(type='cpu')
-    """
-    embedding = None
-    with suppress(NotImplementedError, AttributeError):  # of two towers, for example
-        embedding = network.get_input_embeddings()
-    place = place_of(embedding) if isinstance(embedding, nn.Module) else None
-    return place or place_of(network) or torch.device("cpu")
+def _available() -> float | None:
+    """What can be allocated without swapping, according to the system."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in _MEMINFO.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024.0
+    return None
 
 
-def devices_of(network: nn.Module) -> str:
-    holding = (part for part in network.modules() if next(part.parameters(recurse=False), None) is not None)
-    return "+".join(sorted({str(place) for part in holding if (place := place_of(part)) is not None})) or "cpu"
+def _left_of_group() -> float | None:
+    """What the limits of a container and of the groups around it leave; None without a limit."""
+    group = Path()
+    with suppress(OSError, ValueError, IndexError):
+        group = Path(_GROUP.read_text(encoding="utf-8").splitlines()[-1].split(":")[2].lstrip("/"))
+    if ".." in group.parts:  # outside of this view: inside a container its own group is the root
+        group = Path()
+    left = [_left_of(_GROUPS / one) for one in (group, *group.parents)]
+    return min((one for one in left if one is not None), default=None)
 
 
-def dtypes_of(network: nn.Module) -> str:
-    packed = (one for one in network.buffers() if one.dim() > 1 and one.dtype in _PACKED)
-    dtypes = {dtype_name(one.dtype) for one in (*network.parameters(), *packed)}
-    method = quantised_by(network)
-    # Some packages show their packed weights with the dtype that they unpack them to.
-    return "+".join(sorted(dtypes)) + (f" ({method})" if method else "")
-
-
-def quantised_by(network: Any) -> str:
-    """The method that a checkpoint names, such as "bitsandbytes"; empty for plain weights."""
-    settings = getattr(getattr(network, "config", None), "quantization_config", None)
-    method = settings.get("quant_method") if isinstance(settings, dict) else getattr(settings, "quant_method", None)
-    return "" if method is None else str(getattr(method, "value", method))
-
-
-def weights_in_memory(part: nn.Module) -> AbstractContextManager[object]:
-    """Inside, the weights of this module that accelerate has offloaded are in memory."""
-    if not any(one.is_meta for one in part.parameters(recurse=False)):
-        return nullcontext()
-    accelerate: Any = import_module("accelerate.utils")  # installed, since its hooks are there
-    context: AbstractContextManager[object] = accelerate.align_module_device(part, "cpu")
-    return context
-
-
-def stored_bytes(tensor: Tensor) -> Iterator[memoryview]:
-    """The bytes of a tensor; of a quantised one, which holds others, the bytes of these."""
-    holder: Any = tensor
-    if is_traceable_wrapper_subclass(holder):
-        for name in holder.__tensor_flatten__()[0]:
-            yield from stored_bytes(getattr(tensor, name))
-        return
-    yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
-
-
-def _runs_on(part: nn.Module) -> torch.device | None:
-    hook = getattr(part, "_hf_hook", None)
-    for one in (hook, *getattr(hook, "hooks", ())):
-        if (device := getattr(one, "execution_device", None)) is not None:
-            return torch.device(device)
+def _left_of(folder: Path) -> float | None:
+    """What the limit of one group leaves; None without a limit. Cached files do not count as used."""
+    with suppress(OSError, ValueError, KeyError):
+        limit = int((folder / "memory.max").read_text())  # "max" is no number
+        entries = (line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        cached = {name: int(value) for name, value in entries}["inactive_file"]
+        return float(limit - int((folder / "memory.current").read_text()) + cached)
     return None

@@ -7,14 +7,13 @@ or refused, and so is a config.json that describes far more than the files hold:
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import math
-import struct
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from .sources import one_line
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # in the order in which transformers looks
 ADAPTER = "adapter_config.json"
-_LARGEST_HEADER = 100 << 20  # bytes; the format allows no more
 # transformers fetches code for any other attention that config.json names, also for flash_attention_2; and it patches
 # its classes by fusion_config.
 _CHOICES = ("attn_implementation", "experts_implementation", "fusion_config")
@@ -40,7 +38,7 @@ _WITH_KERNELS = ("mra", "rwkv", "yoso")
 # The network may be larger than the files by what transformers fills itself, such as a pooler or sinusoidal positions.
 _SPARE, _SPARE_TABLES, _SPARE_PARTS = 1 << 24, 1 << 27, 4000
 
-Header = dict[str, dict[str, Any]]
+Header = dict[str, tuple[str, int]]  # dtype and number of numbers, by weight
 
 
 def check_folder(folder: Path) -> None:
@@ -114,7 +112,7 @@ def _may_fetch(key: str, value: Any) -> bool:
     from huggingface_hub import constants
 
     asks = (key == "quant_method" and value not in _WITHOUT_KERNELS) or (key == "model_type" and value in _WITH_KERNELS)
-    return asks and find_spec("kernels") is not None and not constants.HF_HUB_OFFLINE
+    return asks and importlib.util.find_spec("kernels") is not None and not constants.HF_HUB_OFFLINE
 
 
 def _entries(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -182,7 +180,7 @@ def _is_ours(folder: Path, name: str) -> bool:
 
 
 def weight_headers(folder: Path) -> Header:
-    """Names, dtypes and shapes of the weights that transformers will read, from safetensors inside the folder."""
+    """Names, dtypes and sizes of the weights that transformers will read, from safetensors inside the folder."""
     merged: Header = {}
     for file in _weight_files(folder):
         merged |= _header(file)
@@ -228,16 +226,14 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def _header(file: Path) -> Header:
-    with one_line(f"cannot read the model in {file.parent}: {file.name} is not a safetensors file"):
-        with file.open("rb") as opened:
-            length = struct.unpack("<Q", opened.read(8))[0]
-            header: Header = json.loads(opened.read(min(length, _LARGEST_HEADER)))
-        header.pop("__metadata__", None)
-        for entry in header.values():
-            start, end = entry["data_offsets"]
-            if not isinstance(entry["dtype"], str) or end < start or not 0 <= math.prod(entry["shape"]) < 1 << 63:
-                raise ValueError("its header is damaged")
-    return header
+    from safetensors import safe_open
+
+    with (
+        one_line(f"cannot read the model in {file.parent}: {file.name} is not a safetensors file"),
+        safe_open(file, framework="pt") as opened,
+    ):
+        parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
+        return {name: (part.get_dtype(), math.prod(part.get_shape())) for name, part in parts.items()}
 
 
 def check_size(config: Any, auto: str, held: int, parts: int, where: str) -> None:
@@ -286,8 +282,16 @@ def _at_most(count: int, where: str) -> Iterator[None]:
         handle.remove()
 
 
-def numbers_of(header: Mapping[str, Mapping[str, Any]], quantised: bool) -> int:
+_FLOATS = ("F64", "F32", "F16", "BF16")  # read in the requested dtype; all others stay as they are
+_BITS = {"F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16}
+
+
+def numbers_of(header: Header, quantised: bool) -> int:
     """How many weights the files can hold: one per number, of packed ones up to one per bit."""
-    if not quantised:
-        return sum(math.prod(entry["shape"]) for entry in header.values())
-    return sum(8 * (entry["data_offsets"][1] - entry["data_offsets"][0]) for entry in header.values())
+    return sum(count * (_BITS.get(dtype, 8) if quantised else 1) for dtype, count in header.values())
+
+
+def weight_bytes(header: Header, dtype: torch.dtype) -> float:
+    """Size of the weights with these headers, read in this dtype."""
+    bits = {stored: 8 * dtype.itemsize if stored in _FLOATS else _BITS.get(stored, 8) for stored, _ in header.values()}
+    return sum(count * bits[stored] for stored, count in header.values()) / 8

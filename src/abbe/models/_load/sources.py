@@ -1,17 +1,18 @@
-"""Where models come from: the one that comes with abbe and the hub; of which kind a model is."""
+"""Where models come from: the one that comes with abbe, the cache of pulled ones, the hub; of which kind a model is."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import logging
+import os
 import re
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from importlib import import_module, resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from ..._errors import AbbeError
 
@@ -51,8 +52,7 @@ def first_line(error: BaseException) -> str:
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The auto class (its name in transformers) and the kind of network that it gives."""
 
     auto: str
@@ -81,31 +81,7 @@ def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
     raise AbbeError(f"{where} holds a {saved or kind}, which is not a text model that abbe can load")
 
 
-def setting(config: Any, *names: str) -> int | None:
-    """The first of these settings that is a whole number; where layers differ, the largest of theirs."""
-    for name in names:
-        # transformers raises an error if such a setting is read from the whole.
-        differs = name in (getattr(config, "per_layer_attributes", None) or ())
-        values = [getattr(one, name, None) for one in (config.per_layer_config if differs else [config])]
-        if numbers := [value for value in values if isinstance(value, int)]:
-            return max(numbers)
-    return None
-
-
-def longest_input(config: Any, network: Any) -> int | None:
-    """The context in tokens, None if the positions set no limit."""
-    limit = setting(config.get_text_config(), "max_position_embeddings")
-    if limit is None or limit <= 0:
-        return None
-    # RoBERTa and its relatives count positions from after the padding index.
-    for name, module in network.named_modules():
-        if name.endswith("position_embeddings") and getattr(module, "padding_idx", None) is not None:
-            return limit - int(module.padding_idx) - 1
-    return limit
-
-
 NAME = "abbe-gpt2-5M"  # in tables; `load("embedded")` loads it
-FOLDER = Path(str(resources.files("abbe").joinpath("embedded")))
 FACTS = "facts.json"  # written by the training script
 EMBEDDED_FILES = ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json", FACTS)
 
@@ -123,10 +99,10 @@ def embedded_folder() -> Path:
         >>> (abbe.models.embedded_folder() / "model.safetensors").is_file()
         True
     """
-    missing = [name for name in EMBEDDED_FILES if not (FOLDER / name).is_file()]
-    if missing:
+    folder = Path(str(resources.files("abbe").joinpath("embedded")))
+    if missing := [name for name in EMBEDDED_FILES if not (folder / name).is_file()]:
         raise AbbeError(f"this installation is damaged: the embedded model lacks {missing[0]}; install abbe again")
-    return FOLDER
+    return folder
 
 
 def embedded_about() -> str:
@@ -140,7 +116,7 @@ def embedded_about() -> str:
         'GPT-2 shape, 6 layers x ...
     """
     with one_line("this installation is damaged: the embedded model's facts.json cannot be read; install abbe again"):
-        facts = json.loads((FOLDER / FACTS).read_text(encoding="utf-8"))
+        facts = json.loads((embedded_folder() / FACTS).read_text(encoding="utf-8"))
         return (
             f"GPT-2 shape, {facts['layers']} layers x {facts['heads']} heads, {facts['parameters'] / 1e6:.3g} M "
             f"parameters, trained on {facts['books']} public-domain texts ({facts['training_bytes'] / 1e6:.3g} MB); "
@@ -196,3 +172,116 @@ def cached_folder(name: str, revision: str | None = None) -> Path | None:
         return None
     file = try_to_load_from_cache(name, "config.json", revision=revision)
     return Path(file).parent if isinstance(file, str) else None
+
+
+PULLABLE = ("smollm2", "minilm")
+ABOUT = "ABOUT.json"
+
+
+def cache_folder() -> Path:
+    """Where pulled models lie: $ABBE_CACHE, else $XDG_CACHE_HOME/abbe, else ~/.cache/abbe.
+
+    Returns:
+        The folder, whether it is there or not.
+
+    Examples:
+        >>> abbe.models.cache_folder().name
+        '...'
+    """
+    if own := os.environ.get("ABBE_CACHE"):
+        return Path(own).expanduser()
+    if shared := os.environ.get("XDG_CACHE_HOME"):
+        return Path(shared).expanduser() / "abbe"
+    return Path.home() / ".cache" / "abbe"
+
+
+def pulled_folder(name: str) -> Path:
+    """The folder of a pulled model, whether it is there or not.
+
+    Args:
+        name: "smollm2" or "minilm".
+
+    Returns:
+        The folder.
+
+    Examples:
+        >>> abbe.models.pulled_folder("smollm2").name
+        'smollm2'
+    """
+    return cache_folder() / "models" / name
+
+
+def is_pulled(name: str) -> bool:
+    """Whether a model is in the cache; a folder appears only when it is complete.
+
+    Args:
+        name: "smollm2" or "minilm".
+
+    Returns:
+        True if `load(name)` will find it.
+
+    Examples:
+        >>> abbe.models.is_pulled("no such model")
+        False
+    """
+    return (pulled_folder(name) / ABOUT).is_file()
+
+
+def pulled_facts(name: str) -> dict[str, Any]:
+    """Facts about a pulled model: what it is, its source, hash and licence.
+
+    Args:
+        name: "smollm2" or "minilm".
+
+    Returns:
+        Facts by name.
+
+    Raises:
+        AbbeError: it is not in the cache.
+
+    Examples:
+        >>> abbe.models.pulled_facts("no such model")
+        Traceback (most recent call last):
+        ...
+        abbe._errors.AbbeError: model 'no such model' is not in ...: run `abbe pull no such model` first
+    """
+    path = pulled_folder(name) / ABOUT
+    if not path.is_file():
+        raise AbbeError(f"model {name!r} is not in {path.parent}: run `abbe pull {name}` first")
+    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return facts
+
+
+EMBEDDED = "embedded"
+NAMES = (EMBEDDED, *PULLABLE)
+
+
+class Source(NamedTuple):
+    """A folder with a model: the name to show, where it lies and came from, and one line on it if there is one."""
+
+    name: str
+    folder: Path
+    origin: str
+    about: str | None = None
+
+
+def source(name: str, revision: str | None = None, fetch: bool = True) -> Source:
+    """The folder that a name means; a hub id is fetched only if it may be."""
+    path = Path(name).expanduser()
+    if name in (EMBEDDED, NAME):
+        return Source(NAME, embedded_folder(), EMBEDDED, embedded_about())
+    if name in PULLABLE:
+        return Source(name, pulled_folder(name), str(pulled_folder(name)), str(pulled_facts(name)["what"]))
+    if path.exists():
+        return Source(name, path, str(path))
+    known, origin = ", ".join(NAMES), f"{name}@{revision or 'main'}"
+    if not fetch:
+        if (cached := cached_folder(name)) is None:
+            raise AbbeError(f"there is no folder {name!r}, and no such model in the hub's cache; abbe knows {known}")
+        return Source(name, cached, origin)
+    # A typo in a known name must not become a request to the hub.
+    if "/" not in name and (close := difflib.get_close_matches(name.lower(), NAMES, n=1, cutoff=0.75)):
+        raise AbbeError(f"unknown model {name!r}. Did you mean {close[0]!r}?")
+    if not looks_like_hub_id(name):
+        raise AbbeError(f"there is no folder {name!r}, and it is not a hub id; abbe knows {known}")
+    return Source(name, hub_folder(name, revision), origin)

@@ -15,7 +15,7 @@ from ... import normalizers
 from ..._attention.attend import attention
 from ..._attention.engine import beside_sink, compute_dtype, full_precision, grouped_scores, soft_cap, with_sink
 from ..._errors import AbbeError
-from ..._float64 import has_float64
+from ..._tensors import has_float64
 from ...normalizers import Normalizer
 
 SEEN = "abbe_seen"  # of a floating mask that abbe made: the same as bool
@@ -31,14 +31,6 @@ def is_causal(module: nn.Module) -> bool:
     setting = getattr(getattr(module, "config", None), "is_causal", None)
     cross = getattr(module, "is_cross_attention", False)
     return causal_flag(module) is not False and setting is not False and not cross
-
-
-def is_lower_triangle(mask: Tensor) -> bool:
-    """Whether a mask is causal and nothing else, for which attention() does half the work."""
-    queries, keys = mask.shape[-2:]
-    if mask.dtype != torch.bool or queries != keys or queries == 1:
-        return False
-    return bool((mask == torch.ones(queries, keys, dtype=torch.bool, device=mask.device).tril()).all())
 
 
 class MaskPolicy:
@@ -120,6 +112,10 @@ class RawCall(NamedTuple):
     causal: bool
     options: Keywords
 
+    @property
+    def in_order(self) -> bool:
+        return is_causal(self.module)
+
 
 Attend = Callable[[RawCall], Tensor]
 IsCausal = Callable[[nn.Module, Tensor, Tensor | None, Keywords], bool]  # of a call's module, query, mask and options
@@ -183,21 +179,43 @@ def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Key
     # None means that the model leaves an option open.
     rest = {name: value for name, value in keywords.items() if value is not None and name not in HARMLESS}
     refuse_weights(where, rest.pop("output_attentions", False))
-    scale, softcap = rest.pop("scaling", query.shape[-1] ** -0.5), rest.pop("softcap", None)
-    causal, window = rest.pop("is_causal", None), rest.pop("sliding_window", None)
+    heads = query.shape[1]
+
+    def take(name: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
+        value = rest.pop(name, None)
+        if value is None or fits(value):
+            return value
+        what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+        raise AbbeError(f"unsupported: {where} passes {name!r} that is not {wanted}; got {what}")
+
+    def number(name: str) -> Any:
+        value = take(name, "one number", _is_number)
+        return float(value) if isinstance(value, Tensor) else value
+
+    scale, softcap, window = number("scaling"), number("softcap"), number("sliding_window")
+    sink = take("s_aux", f"one number per head ({heads})", lambda x: _is_floating(x) and x.numel() == heads)
+    causal = rest.pop("is_causal", None)
     options = Keywords(
-        scale=_number(where, "scaling", scale),
+        scale=query.shape[-1] ** -0.5 if scale is None else scale,
         dropout=float(rest.pop("dropout", 0.0)),
         is_causal=None if causal is None else bool(causal),
-        softcap=None if softcap is None else _number(where, "softcap", softcap),
-        sink=_sink(where, rest.pop("s_aux", None), query.shape[1]),
-        position_bias=_position_bias(where, rest.pop("position_bias", None)),
-        window=None if window is None else int(_number(where, "sliding_window", window)),
+        softcap=softcap,
+        sink=None if sink is None else sink.reshape(heads),
+        position_bias=take("position_bias", "a floating tensor with four dims", lambda x: _is_floating(x, 4)),
+        window=None if window is None else int(window),
     )
     for name, value in rest.items():
         if value is not False:  # an option that is switched off changes nothing
             raise AbbeError(f"unsupported: {where} passes {name!r} to its attention, which abbe does not know")
     return options
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) or (isinstance(value, Tensor) and value.numel() == 1)
+
+
+def _is_floating(value: object, dims: int | None = None) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and dims in (None, value.dim())
 
 
 def checked_mask(where: str, mask: object) -> Tensor | None:
@@ -216,32 +234,6 @@ def refuse_weights(where: str, requested: object) -> None:
             f"{where} was asked for output_attentions, but no attention matrix is formed under a tap or swap; leave it "
             "out, and `listen` for the rows that you need"
         )
-
-
-def _number(where: str, name: str, value: object) -> float:
-    if isinstance(value, Tensor) and value.numel() == 1:
-        return float(value)
-    if isinstance(value, (int, float)):
-        return value
-    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
-    raise AbbeError(f"unsupported: {where} passes {name!r} that is not one number; got {what}")
-
-
-def _sink(where: str, sink: object, heads: int) -> Tensor | None:
-    if sink is None:
-        return None
-    if not isinstance(sink, Tensor) or sink.numel() != heads or not sink.is_floating_point():
-        what = f"shape {tuple(sink.shape)}" if isinstance(sink, Tensor) else repr(sink)
-        raise AbbeError(f"unsupported: {where} passes 's_aux' that is not one number per head ({heads}); got {what}")
-    return sink.reshape(heads)
-
-
-def _position_bias(where: str, bias: object) -> Tensor | None:
-    if bias is None:
-        return None
-    if not isinstance(bias, Tensor) or bias.dim() != 4 or not bias.is_floating_point():
-        raise AbbeError(f"unsupported: {where} passes 'position_bias' that is not a floating tensor with four dims")
-    return bias
 
 
 def model_attention(call: RawCall) -> Tensor:

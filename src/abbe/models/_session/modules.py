@@ -6,13 +6,14 @@ import copy
 import inspect
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
+from .._network import changed
 
 
 class LayerKey(NamedTuple):
@@ -173,60 +174,36 @@ def attention_kind(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
     return "cross" if cross else "self"
 
 
+# The public setter would also set the parts, and some of them have other settings.
+_NAME = "_attn_implementation_internal"
+
+
 class PrivateConfigs:
     """The model's config objects, replaced by copies that name another attention function."""
 
     def __init__(self, network: nn.Module) -> None:
-        from transformers import PreTrainedConfig
-
-        self._held: list[tuple[nn.Module, str, Any]] = [
-            (module, key, value)
-            for module in network.modules()
-            for key, value in vars(module).items()
-            if isinstance(value, PreTrainedConfig)
-        ]
+        self._held = list(_configs_held(network))
         refuse_if_in_use(network)
         self.private = True  # whether the copies name the other function at the moment
         self._names: dict[int, tuple[Any, str | None]] = {}
 
-    def install(self, name: str) -> None:
+    def install(self, name: str, undo: ExitStack) -> None:
         copies: dict[int, Any] = {}  # one memory for all: a config that several modules share stays one object
-        for module, key, config in self._held:
-            module.__dict__[key] = private = copy.deepcopy(config, copies)
-            for one in _with_parts(private):
-                self._names.setdefault(id(one), (one, one._attn_implementation))
-        for one, _ in self._names.values():
-            # The public setter would also set the parts, and some of them have other settings.
-            one._attn_implementation_internal = name
+        private = [(module, key, copy.deepcopy(config, copies)) for module, key, config in self._held]
+        undo.enter_context(changed(private))
+        for _, _, config in private:
+            for part in _with_parts(config):
+                self._names.setdefault(id(part), (part, part._attn_implementation))
+        for part, _ in self._names.values():
+            setattr(part, _NAME, name)
 
-    def restore(self) -> None:
-        for module, key, config in self._held:
-            module.__dict__[key] = config
-
-    @contextmanager
-    def removed(self) -> Iterator[None]:
+    def removed(self) -> AbstractContextManager[None]:
         """Give the model its own settings for a while."""
-        private = [(module, key, module.__dict__[key]) for module, key, _ in self._held]
-        try:
-            self.restore()
-            yield
-        finally:
-            for module, key, config in private:
-                module.__dict__[key] = config
+        return changed(self._held)
 
-    @contextmanager
-    def original(self) -> Iterator[None]:
+    def original(self) -> AbstractContextManager[None]:
         """Give the model its own attention for a while."""
-        private = [(one, one._attn_implementation) for one, _ in self._names.values()]
-        try:
-            self.private = False
-            for one, name in self._names.values():
-                one._attn_implementation_internal = name
-            yield
-        finally:
-            self.private = True
-            for one, name in private:
-                one._attn_implementation_internal = name
+        return changed([(self, "private", False), *((config, _NAME, name) for config, name in self._names.values())])
 
     def implementations(self) -> set[str | None]:
         """The attention functions that the model was configured with."""
@@ -253,11 +230,16 @@ def refuse_if_in_use(network: nn.Module) -> None:
 
 def configs_within(network: nn.Module) -> list[Any]:
     """Every config object of the modules of a network, and the parts of each, once."""
+    held = _configs_held(network)
+    return list({id(part): part for _, _, config in held for part in _with_parts(config)}.values())
+
+
+def _configs_held(network: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
+    """Every attribute of a module that is a config."""
     from transformers import PreTrainedConfig
 
-    held = (value for module in network.modules() for value in vars(module).values())
-    configs = (one for one in held if isinstance(one, PreTrainedConfig))
-    return list({id(part): part for config in configs for part in _with_parts(config)}.values())
+    for module in network.modules():
+        yield from ((module, key, value) for key, value in vars(module).items() if isinstance(value, PreTrainedConfig))
 
 
 def _with_parts(config: Any) -> Iterator[Any]:

@@ -11,15 +11,15 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..._attention.engine import BLOCK_BYTES, compute_dtype, fold_heads, full_precision, unfold_heads
 from ..._errors import AbbeError
-from ..._float64 import where_double
-from .._head import makes_some_logits
+from ..._tensors import where_double
+from .._network import makes_some_logits
 from .call import AttentionCall
 from .modules import LayerKey, Layers, ProjectionFinder, use_text_part
 
@@ -62,14 +62,6 @@ class Trial:
         self.dtypes.add(call.query.dtype)
         self.most_keys = max(self.most_keys, call.key.shape[-2])
         self.finder.expect(layer, output)
-
-
-def check_ready(network: Any, inputs: dict[str, Any]) -> None:
-    """Refuse a model or inputs for which two runs would differ for other reasons."""
-    if network.training:
-        raise AbbeError("the model is in training mode, where dropout makes its output random; call .eval() first")
-    if inputs.get("past_key_values") is not None:
-        raise AbbeError("check runs the model twice and needs inputs without past_key_values, which a run changes")
 
 
 def padded_texts(network: Any, inputs: dict[str, Any]) -> dict[str, Any] | None:
@@ -188,17 +180,13 @@ def self_check_tolerance(dtype: torch.dtype) -> float:
     return max(_TOLERANCE, _ROUNDINGS * torch.finfo(dtype).eps)
 
 
-class Output(NamedTuple):
+def checked_output(network: Any, inputs: dict[str, Any]) -> list[Tensor]:
     """Logits or states of all tokens; or logits of the last ones, and the last hidden states of all."""
-
-    main: Tensor
-    states: Tensor | None = None
-
-
-def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
-    last = last_tokens(network, inputs)
+    tokens, last = inputs.get("input_ids"), None
+    if isinstance(tokens, Tensor) and "logits_to_keep" not in inputs:
+        last = last_tokens(network, len(tokens), tokens.shape[-1])
     if last is None:
-        return Output(main_output(network(**inputs)))
+        return [main_output(network(**inputs))]
     seen: list[Tensor] = []
     hook = network.base_model.register_forward_hook(lambda part, args, result: seen.append(main_output(result)))
     try:
@@ -206,16 +194,15 @@ def checked_output(network: Any, inputs: dict[str, Any]) -> Output:
     finally:
         hook.remove()
     # A model that calls its body without hooks shows no states: all logits then.
-    return Output(main, seen[-1]) if seen else Output(main_output(network(**inputs)))
+    return [main, seen[-1]] if seen else [main_output(network(**inputs))]
 
 
-def last_tokens(network: Any, inputs: dict[str, Any]) -> int | None:
-    """For how many of the last tokens logits are computed; None for all of them, or if the model cannot choose."""
-    tokens = inputs.get("input_ids")
-    if not isinstance(tokens, Tensor) or "logits_to_keep" in inputs or not _can_choose(network):
+def last_tokens(network: Any, texts: int, tokens: int) -> int | None:
+    """For how many of the last tokens of texts logits are computed; None for all, or if the model cannot choose."""
+    per_token = texts * _vocabulary(network)
+    if tokens * per_token <= MOST_LOGITS or not makes_some_logits(network) or network.base_model is network:
         return None
-    per_token = len(tokens) * _vocabulary(network)
-    return None if tokens.shape[-1] * per_token <= MOST_LOGITS else max(1, MOST_LOGITS // per_token)
+    return max(1, MOST_LOGITS // per_token)
 
 
 def checked_logits(network: Any, tokens: int) -> int:
@@ -233,15 +220,10 @@ def checked_logits(network: Any, tokens: int) -> int:
         >>> abbe.models.checked_logits(model.network, 16) == 16 * model.network.config.vocab_size
         True
     """
-    vocabulary = _vocabulary(network)
-    if tokens * vocabulary <= MOST_LOGITS or not _can_choose(network):
+    last, vocabulary = last_tokens(network, 1, tokens), _vocabulary(network)
+    if last is None:
         return tokens * vocabulary
-    return MOST_LOGITS // vocabulary * vocabulary + tokens * int(network.config.get_text_config().hidden_size)
-
-
-def _can_choose(network: Any) -> bool:
-    """Whether the model can skip logits, and shows the states behind them."""
-    return makes_some_logits(network) and network.base_model is not network and _vocabulary(network) > 0
+    return last * vocabulary + tokens * int(network.config.get_text_config().hidden_size)
 
 
 def _vocabulary(network: Any) -> int:
@@ -250,10 +232,10 @@ def _vocabulary(network: Any) -> int:
     return len(weight) if isinstance(weight, Tensor) else 0
 
 
-def output_error(network: Any, plain: Output, own: Output, inputs: dict[str, Any]) -> float:
-    """The difference between two outputs of a model for the same inputs, without padding."""
+def output_error(network: Any, plain: list[Tensor], own: list[Tensor], inputs: dict[str, Any]) -> float:
+    """The largest difference between two outputs of a model for the same inputs, without padding."""
     kept = inputs.get("decoder_attention_mask" if network.config.is_encoder_decoder else "attention_mask")
-    if plain.states is None or own.states is None:
-        return relative_error(plain.main, own.main, kept)
-    of_last = kept[:, -plain.main.shape[1] :] if isinstance(kept, Tensor) and kept.dim() == 2 else None
-    return max(relative_error(plain.states, own.states, kept), relative_error(plain.main, own.main, of_last))
+    masks: list[Any] = [kept] * len(plain)
+    if len(plain) == 2 and isinstance(kept, Tensor) and kept.dim() == 2:
+        masks[0] = kept[:, -plain[0].shape[1] :]
+    return max(relative_error(*parts) for parts in zip(plain, own, masks, strict=True))

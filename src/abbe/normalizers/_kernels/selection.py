@@ -15,11 +15,7 @@ from ..._kernels.compiled import inlined, kernel
 from ..._kernels.sums import LONG_BLOCK, Row, row_sum, sum_over_keys
 from ..._kernels.vector import NEG_INF, ONE, ZERO, bits, copy_row, f32, from_bits, minimum
 from .rows import forward_rows
-from .shaped import (
-    kept_backward,  # noqa: F401  (gradient of the kept full weights)
-    visible_count,
-)
-from .softmax import backward as selected_backward  # noqa: F401  (softmax of the selected keys)
+from .shaped import visible_count
 from .softmax import exponentials, multiply
 
 _FEW = 24  # keys in doubt that are sorted by insertion

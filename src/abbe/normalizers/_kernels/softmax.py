@@ -33,7 +33,7 @@ def equal_weights(row: Any, out: Any) -> None:
 
 
 @forward_rows()
-def forward(row: Any, top: Any, params: Any, out: Any) -> None:
+def softmax_forward(row: Any, top: Any, params: Any, out: Any) -> None:
     if params[0] == ZERO:
         equal_weights(row, out)
     else:
@@ -65,7 +65,7 @@ def row_gradient(grad: Any, row: Any, weights: Any, scale: Any, out: Any, of_par
 
 
 @backward_rows()
-def backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
+def softmax_backward(grad: Any, row: Any, weights: Any, params: Any, out: Any, of_params: Any) -> None:
     row_gradient(grad, row, weights, params[0], out, of_params)
 
 

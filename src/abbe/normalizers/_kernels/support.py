@@ -1,7 +1,7 @@
 """The support of rows: places and weights of the keys with a nonzero weight, and gradients on these alone.
 
 A support kernel reads the logits of its rows from `scores` (rows, width), or computes them: given queries (rows,
-depth), it multiplies these with packed keys (`abbe._kernels.products`), a few rows at a time, and all of `scores` is
+depth), it multiplies these with packed keys (`abbe._kernels.sums`), a few rows at a time, and all of `scores` is
 free. It leaves the support of row r in the flat `scores` and `places`: weights, in no particular order, and their
 keys, counts[r] of them from starts[r] on. `shape` says which keys a row sees:
 
@@ -21,24 +21,27 @@ from typing import Any
 import numpy as np
 
 from ..._kernels.compiled import around, inlined, kernel
-from ..._kernels.products import PANEL, ROWS, score_tile
-from ..._kernels.sums import LONG_BLOCK, Row, row_sum, sum_over_keys
+from ..._kernels.sums import LONG_BLOCK, PANEL, ROWS, Row, row_sum, score_tile, sum_over_keys
 from ..._kernels.vector import NAN, NEG_INF, ONE, POS_INF, TINY, ZERO, below, exp, f32, log, maximum
 from .entmax import (
     _SEGMENT,
     _VECTOR,
+    LANES,
     alpha_gradient,
+    entmax15_threshold,
     entmax_weights,
     gather,
     rough_sums,
     search_scratch,
+    sparsemax_threshold,
+    split_float32,
+    sum_and_dot,
     support_weights,
     top_of_segments,
 )
 from .selection import keep_largest, narrow
 from .shaped import visible_count
 from .softmax import exponentials
-from .thresholds import LANES, entmax15_threshold, sparsemax_threshold, split_float32, sum_and_dot
 
 _HALF = f32(0.5)
 _STEPS = 12  # of Newton on the maxima of lanes, at most
@@ -47,7 +50,7 @@ _ROUGHLY = 1e-3  # more than the error of rough sums
 _LANES_FROM = 0.03  # of alpha - 1: below, most keys have a weight, and rough sums are too rough
 
 _TILE = 1 << 17  # scores that a thread computes at a time: they fill half of a core's cache until they are read
-_TILE_ROWS = 64
+_TILE_ROWS = 64  # at most: a thread takes so many rows at a time
 
 _SOURCE = """
 def {name}(scores, params, sink, shape, places, counts, starts, sink_weights, query, packed, start, stop):
@@ -109,9 +112,14 @@ def support_scratch(keys: int) -> Any:
 
 
 @kernel
+def lanes_of(row: Any, lanes: Any) -> Any:
+    """The maxima of the lanes that this row fills."""
+    return lanes[: (row.shape[0] + _SEGMENT - 1) // _SEGMENT * LANES]
+
+
+@kernel
 def top_of_row(row: Any, scratch: Any) -> Any:
-    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
-    return top_of_segments(row, (scratch[0][: segments * LANES], scratch[1], scratch[2], scratch[3]))
+    return top_of_segments(row, (lanes_of(row, scratch[0]), scratch[1], scratch[2], scratch[3]))
 
 
 @kernel
@@ -148,8 +156,7 @@ def support_rows(of_row: Any) -> Any:
 def gather_above(row: Any, top: Any, scale: Any, gap: Any, scratch: Any) -> Any:
     """The number of keys with scale (row - top) > -gap; their values (padded) and places are in the scratch."""
     lanes, near, _, index, _ = scratch
-    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
-    count = gather(row, top, scale, gap, lanes[: segments * LANES], near, index)
+    count = gather(row, top, scale, gap, lanes_of(row, lanes), near, index)
     if count >= 0:
         return count
     for j in range(row.shape[0]):
@@ -162,37 +169,47 @@ def padded(count: int) -> Any:
     return (count + _VECTOR - 1) // _VECTOR * _VECTOR
 
 
-@support_rows
-def sparsemax_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
-    lanes, near, _, index, _ = scratch
-    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
-    tau = sparsemax_threshold(lanes[: segments * LANES], top, params[0], -1.0)
-    count = gather_above(row, top, params[0], f32(-tau), scratch)
-    high, low = split_float32(sparsemax_threshold(near[: padded(count)], ZERO, ONE, tau))
+@inlined
+def keep_above(near: Any, index: Any, count: int, tau: float, squared: bool, weights: Any, places: Any) -> Any:
+    """Write the keys above the threshold, with their distance from it or its square; returns their number."""
+    high, low = split_float32(tau)
     kept = 0
     for c in range(count):  # no branches: they would be mispredicted
         d = (near[c] - high) - low
-        weights[kept] = d
+        weights[kept] = d * d if squared else d
         places[kept] = index[c]
         kept += 1 if d > ZERO else 0
     return kept
+
+
+@inlined
+def put_down(packed: Any, factor: Any, index: Any, count: int, weights: Any, places: Any) -> Any:
+    """Write the keys with a weight, times a factor; returns their number."""
+    kept = 0
+    for c in range(count):
+        weights[kept] = packed[c] * factor
+        places[kept] = index[c]
+        kept += 1 if packed[c] > ZERO else 0
+    return kept
+
+
+@support_rows
+def sparsemax_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
+    lanes, near, _, index, _ = scratch
+    tau = sparsemax_threshold(lanes_of(row, lanes), top, params[0], -1.0)
+    count = gather_above(row, top, params[0], f32(-tau), scratch)
+    tau = sparsemax_threshold(near[: padded(count)], ZERO, ONE, tau)
+    return keep_above(near, index, count, tau, False, weights, places)
 
 
 @support_rows
 def entmax15_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
     lanes, near, _, index, _ = scratch
     half_scale = _HALF * params[0]
-    segments = (row.shape[0] + _SEGMENT - 1) // _SEGMENT
-    tau = entmax15_threshold(lanes[: segments * LANES], top, half_scale, -1.0)
+    tau = entmax15_threshold(lanes_of(row, lanes), top, half_scale, -1.0)
     count = gather_above(row, top, half_scale, f32(-tau), scratch)
-    high, low = split_float32(entmax15_threshold(near[: padded(count)], ZERO, ONE, tau))
-    kept = 0
-    for c in range(count):
-        d = (near[c] - high) - low
-        weights[kept] = d * d
-        places[kept] = index[c]
-        kept += 1 if d > ZERO else 0
-    return kept
+    tau = entmax15_threshold(near[: padded(count)], ZERO, ONE, tau)
+    return keep_above(near, index, count, tau, True, weights, places)
 
 
 @kernel
@@ -217,17 +234,10 @@ def peak_of_lanes(lanes: Any, top: Any, scale: Any, beta: float, near: Any) -> f
 def entmax_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, places: Any) -> Any:
     lanes, near, packed, index, _ = scratch
     scale, beta = params[0], float(max(params[1], f32(1e-7)))  # 1/beta must stay finite
-    segments, s = (row.shape[0] + _SEGMENT - 1) // _SEGMENT, 0.0
-    if beta > _LANES_FROM:
-        s = peak_of_lanes(lanes[: segments * LANES], top, scale, beta, near)
+    s = peak_of_lanes(lanes_of(row, lanes), top, scale, beta, near) if beta > _LANES_FROM else 0.0
     count = gather_above(row, top, scale, f32(math.exp(beta * s) / beta), scratch)
     entmax_weights(near[: padded(count)], beta, s, packed)
-    kept = 0
-    for c in range(count):
-        weights[kept] = packed[c]
-        places[kept] = index[c]
-        kept += 1 if packed[c] > ZERO else 0
-    return kept
+    return put_down(packed, ONE, index, count, weights, places)
 
 
 # Kinds of u = w^(2 - alpha): the Jacobian of all maps here is scale (diag u - u u^T / sum u).
@@ -303,12 +313,6 @@ _FARTHEST = 80.0  # below the top: e^-87 is 0
 
 
 @kernel
-def lanes_of(row: Any, lanes: Any) -> Any:
-    """The maxima of the lanes that this row fills."""
-    return lanes[: (row.shape[0] + _SEGMENT - 1) // _SEGMENT * LANES]
-
-
-@kernel
 def in_order(row: Any, cut: Any, near: Any, index: Any) -> Any:
     """The keys above a cut in order of place, which decides ties; returns their number."""
     count = 0
@@ -320,15 +324,9 @@ def in_order(row: Any, cut: Any, near: Any, index: Any) -> Any:
 
 
 @inlined
-def put_down(packed: Any, index: Any, count: int, weights: Any, places: Any) -> Any:
+def put_down_selected(packed: Any, index: Any, count: int, weights: Any, places: Any) -> Any:
     """Write the selected keys, renormalised; returns their number."""
-    factor = f32(1.0 / row_sum(packed[:count]))
-    kept = 0
-    for c in range(count):
-        weights[kept] = packed[c] * factor
-        places[kept] = index[c]
-        kept += 1 if packed[c] > ZERO else 0
-    return kept
+    return put_down(packed, f32(1.0 / row_sum(packed[:count])), index, count, weights, places)
 
 
 @support_rows
@@ -341,7 +339,7 @@ def topk_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, pl
     exponentials(near[:count], top, ONE, ZERO, packed[:count])
     if count > k:
         keep_largest(near[:count], ones[:count], k, top, packed[:count])
-    return put_down(packed, index, count, weights, places)
+    return put_down_selected(packed, index, count, weights, places)
 
 
 @support_rows
@@ -359,7 +357,7 @@ def topp_support(row: Any, top: Any, params: Any, scratch: Any, weights: Any, pl
     packed[:count] = mass
     if p < ONE:
         keep_largest(near[:count], mass, target, top, packed[:count])
-    return put_down(packed, index, count, weights, places)
+    return put_down_selected(packed, index, count, weights, places)
 
 
 @support_rows
@@ -371,4 +369,4 @@ def threshold_support(row: Any, top: Any, params: Any, scratch: Any, weights: An
     exponentials(near[:count], ZERO, ONE, ZERO, packed[:count])
     for c in range(count):
         packed[c] = packed[c] if packed[c] >= rel else ZERO
-    return put_down(packed, index, count, weights, places)
+    return put_down_selected(packed, index, count, weights, places)

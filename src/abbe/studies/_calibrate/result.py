@@ -2,66 +2,36 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 import torch
 
-from ..._arguments import whole
 from ...measures import enough_windows
 from ...models import plan
 from ...normalizers import Normalizer
-from ...results import Estimate, Result, as_rows, as_text, read_content, tables_from
-from ...runs.settings import Settings
-from ...words.finding import Fact, Finding, findings_from
-from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
-from ...words.numbers import heads_of, percent, sentence
-from .._shared.calibrated import learnable_rules
-from .._shared.estimates import mean_estimate
+from ...results import Estimate, Result
+from ...views import TextTable, View
+from ...views.theme import ThemeName
+from ...words.finding import Fact, Finding
+from ...words.frames import EACH_HEAD, column, frame
+from ...words.manifest import model_name, part_of, text_name
+from ...words.names import BASELINE
+from ...words.numbers import heads_of, many, percent, sentence
+from .._shared.estimates import Resampling, mean_estimate
 
-CALIBRATED, TUNED, FINDINGS = "calibrated.safetensors", "tuned.safetensors", "calibration.json"
-HEADS_SCHEMA: dict[str, Any] = {
-    "layer": pl.Int32, "name": pl.String, "head": pl.Int32, "spec": pl.String, "energy": pl.Float64,
-    "error_before": pl.Float64, "error_after": pl.Float64, "error_tuned": pl.Float64,
-    "zeros_before": pl.Float64, "zeros_after": pl.Float64, "zeros_tuned": pl.Float64,
-}  # fmt: skip
-PARAMETERS_SCHEMA: dict[str, Any] = {
-    "layer": pl.Int32, "head": pl.Int32, "parameter": pl.String, "start": pl.Float64, "value": pl.Float64,
-}  # fmt: skip
+CALIBRATED, TUNED = "calibrated.safetensors", "tuned.safetensors"
+SWAPPED, FITTED, FINETUNED = "swapped", "calibrated", "fine-tuned"  # stages, after the baseline
+COLUMNS = {SWAPPED: "before", FITTED: "after", FINETUNED: "tuned"}  # error_before, ...
 _WAS_SPARSE, _IS_DENSE = 0.1, 0.01  # shares of zeros: far enough apart that small changes do not count
 _SAME_OUTPUT, _FALL = 1e-4, 10.0  # the error is one of squares: 1 % of the output, and clearly less than before
-
-
-@dataclass(frozen=True)
-class CalibrationSettings:
-    """Everything besides model and text that decides the numbers."""
-
-    rules: str | Mapping[str, str]
-    windows: int
-    held_out: int
-    steps: int
-    finetune: int
-    base: Settings
-
-    def __post_init__(self) -> None:
-        for what, least in (("windows", 1), ("held_out", 1), ("steps", 0), ("finetune", 0)):
-            whole(what, getattr(self, what), least)
-
-    def as_json(self) -> dict[str, Any]:
-        base = self.base.as_json()
-        shared = {key: base[key] for key in ("queries", "seed", "level", "resamples")}
-        counts = {key: getattr(self, key) for key in ("windows", "held_out", "steps", "finetune")}
-        # What is fitted is not in the spec: a folder of a version that fitted something else is another run.
-        spec = {"spec": _plain(self.rules), "fitted": learnable_rules(self.rules)}
-        return spec | {"length": self.base.lengths[0]} | counts | shared
-
-
-def _plain(rules: str | Mapping[str, str]) -> str | dict[str, str]:
-    return rules if isinstance(rules, str) else dict(rules)
+_RESUMED = "what an interrupted run resumes from"
 
 
 @dataclass(frozen=True)
@@ -78,15 +48,12 @@ class StageLoss:
     gain: Estimate | None = None
 
 
-def stage_losses(losses: Mapping[str, Sequence[float]], settings: Settings) -> tuple[StageLoss, ...]:
+def stage_losses(losses: Mapping[str, Sequence[float]], settings: Resampling) -> tuple[StageLoss, ...]:
     """Stages in the order in which they were measured, the baseline first."""
-    stages: list[StageLoss] = []
     values = [torch.tensor(of_windows, dtype=torch.float64) for of_windows in losses.values()]
-    for number, (stage, now) in enumerate(zip(losses, values, strict=True)):
-        over = mean_estimate(now - values[0], settings) if number else None
-        gain = mean_estimate(values[number - 1] - now, settings) if number else None
-        stages.append(StageLoss(stage, mean_estimate(now, settings), over, gain))
-    return tuple(stages)
+    changes = [(now - values[0], before - now) for before, now in pairwise(values)]
+    stages = zip(losses, values, [(), *changes], strict=False)  # none without a loss
+    return tuple(StageLoss(stage, *(mean_estimate(x, settings) for x in (loss, *more))) for stage, loss, more in stages)
 
 
 def pooled(error: str) -> pl.Expr:
@@ -96,8 +63,13 @@ def pooled(error: str) -> pl.Expr:
     return pl.when(pl.col(error).is_not_null().any()).then(together).alias(error)
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Calibration(Result):
+def _stages(what: str, meaning: str) -> list[Any]:
+    names = {"before": "the bare swap", "after": "calibration", "tuned": "fine-tuning; null without"}
+    return [column(f"{what}_{when}", float, f"{meaning}, after {stage}") for when, stage in names.items()]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Calibration(Result, study="calibrate"):
     """The result of `calibrate`.
 
     Attributes:
@@ -114,18 +86,35 @@ class Calibration(Result):
         file: the fitted swap in the folder, for `swap(model, "file:...")`, or None without a folder.
     """
 
-    study: ClassVar[str] = "calibrate"
-    page: ClassVar[str] = "calibrate.html"
     beside: ClassVar[tuple[str, ...]] = (CALIBRATED, TUNED)
+    offers: ClassVar[str] = "swap"
+    files: ClassVar[Mapping[str, str]] = {
+        CALIBRATED: 'the swap, for `abbe.swap(model, "file:...")`',
+        TUNED: "the same after fine-tuning (with --finetune)",
+        "layers/": f"a part per layer: {_RESUMED}",
+        "losses.json": _RESUMED,
+        "tuning.safetensors": f"{_RESUMED} (with --finetune)",
+    }
 
+    table: pl.DataFrame = frame(
+        "a fitted head",
+        *(EACH_HEAD[0], column("name", str, "path of the layer's module"), EACH_HEAD[1]),
+        column("spec", str, "of its normalizer"),
+        column("energy", float, "sum of squares of the baseline's output"),
+        *_stages("error", "squared change of its output over `energy`"),
+        *_stages("zeros", "share of visible keys with a weight of exactly 0"),
+    )
+    parameters: pl.DataFrame = frame(
+        "a fitted number, after the last stage",
+        *(*EACH_HEAD, column("parameter", str, "its name in the spec")),
+        *(column("start", float, "before fitting"), column("value", float, "after fitting")),
+    )
     spec: str | Mapping[str, str]
-    normalizers: Mapping[str, Normalizer]
+    normalizers: Mapping[str, Normalizer] = field(default_factory=dict)
     losses: tuple[StageLoss, ...]
-    table: pl.DataFrame
-    parameters: pl.DataFrame
     findings: tuple[Finding, ...]
     manifest: Mapping[str, Any]
-    file: Path | None
+    file: Path | None = None
 
     def __repr__(self) -> str:
         losses = "".join(f", loss {stage.loss.value:.3f} {stage.stage}" for stage in self.losses)
@@ -134,8 +123,8 @@ class Calibration(Result):
     @property
     def layers(self) -> pl.DataFrame:
         """A row for each layer: errors of the outputs of its fitted heads together, zeros as means over them."""
-        errors = [pooled(f"error_{when}") for when in ("before", "after", "tuned")]
-        zeros = [pl.col(f"zeros_{when}").mean() for when in ("before", "after", "tuned")]
+        errors = [pooled(f"error_{when}") for when in COLUMNS.values()]
+        zeros = [pl.col(f"zeros_{when}").mean() for when in COLUMNS.values()]
         return self.table.group_by("layer", "name", maintain_order=True).agg(*errors, *zeros, heads=pl.len())
 
     def save_swap(self, path: str | os.PathLike[str], model: object) -> None:
@@ -147,35 +136,64 @@ class Calibration(Result):
         """
         plan(model, self.normalizers).save(path)
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "spec": _plain(self.spec),
-            "losses": [asdict(loss) for loss in self.losses],
-            "findings": [asdict(finding) for finding in self.findings],
-            **as_rows({"layers": self.layers, "table": self.table, "parameters": self.parameters}),
-            "manifest": dict(self.manifest),
-            "file": None if self.file is None else str(self.file),
-        }
+    def _content(self) -> dict[str, Any]:
+        spec = self.spec if isinstance(self.spec, str) else dict(self.spec)
+        losses, file = [asdict(loss) for loss in self.losses], None if self.file is None else str(self.file)
+        return super()._content() | {"spec": spec, "losses": losses, "layers": self.layers.to_dicts(), "file": file}
 
-    def _files(self) -> dict[str, bytes | str]:
-        return {FINDINGS: as_text(self.as_json())}
+    @classmethod
+    def _from_content(cls, content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        estimates = ("loss", "over_baseline", "gain")
+        losses = tuple(
+            StageLoss(kept["stage"], *(kept[name] and Estimate(**kept[name]) for name in estimates))
+            for kept in content["losses"]
+        )
+        file = next((folder / name for name in (TUNED, CALIBRATED) if (folder / name).is_file()), None)
+        return super()._from_content(content, folder) | {"spec": content["spec"], "losses": losses, "file": file}
 
+    @classmethod
+    def _summary(cls) -> str:
+        return "calibration.json"
 
-def opened_calibration(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Calibration:
-    content = read_content(folder / FINDINGS, stored)
-    losses = tuple(
-        StageLoss(one["stage"], *(one[key] and Estimate(**one[key]) for key in ("loss", "over_baseline", "gain")))
-        for one in content["losses"]
-    )
-    return Calibration(
-        spec=content["spec"],
-        normalizers={},
-        losses=losses,
-        **tables_from(content, {"table": HEADS_SCHEMA, "parameters": PARAMETERS_SCHEMA}),
-        findings=findings_from(content["findings"]),
-        manifest=manifest,
-        file=next((folder / name for name in (TUNED, CALIBRATED) if (folder / name).is_file()), None),
-    )
+    def view(self) -> View:
+        spec = self.spec
+        spec = spec if isinstance(spec, str) else "; ".join(f"{pattern}={rule}" for pattern, rule in spec.items())
+        windows, held_out = (len(self.manifest.get(name) or ()) for name in ("windows", "held_out"))
+        tokens = many(part_of(self.manifest, "settings").get("length", 0), "token")
+        fitted = f"fitted on {many(windows, 'window')} of {tokens}, {held_out} held out"
+        return View(
+            study=self.study,
+            question=f"What does {spec} cost {model_name(self.manifest)}, and what does calibration regain?",
+            about=[f"on {text_name(self.manifest)}: {fitted}"],
+            findings=self.findings,
+            tables=[
+                self._loss_table(),
+                self._layer_table("error", "Squared error of the outputs, by layer"),
+                self._layer_table("zeros", "Weights that are exactly 0, by layer"),
+            ],
+            charts=self._charts,
+            manifest=self.manifest,
+        )
+
+    def _charts(self, theme: ThemeName) -> dict[str, Any]:
+        from .charts import calibration_chart  # altair belongs to an extra
+
+        return {"calibration": calibration_chart(self, theme)}
+
+    def _loss_table(self) -> TextTable:
+        stages = [(stage.stage, (stage.loss, stage.over_baseline, stage.gain)) for stage in self.losses]
+        rows = [(name, *("" if x is None else x.text("{:z.3f}".format) for x in numbers)) for name, numbers in stages]
+        columns, title = ("stage", "loss", "over baseline", "gain"), "Loss on held-out windows, nats per token"
+        return TextTable(title, columns, rows, note="gain: reduction from the stage before", breaks=("(",))
+
+    def _layer_table(self, what: str, title: str) -> TextTable:
+        """A column per stage after the swap."""
+        stages = {stage: name for stage, name in COLUMNS.items() if not self.table[f"error_{name}"].is_null().all()}
+        rows = [
+            (str(row["layer"]), *(percent(row[f"{what}_{name}"]) for name in stages.values()))
+            for row in self.layers.iter_rows(named=True)
+        ]
+        return TextTable(title, ("layer", *stages), rows)
 
 
 # -- Findings ---------------------------------------------------------------------------------------------------------
@@ -185,16 +203,13 @@ def calibration_findings(
     losses: Sequence[StageLoss], heads: pl.DataFrame, fitted: pl.DataFrame, windows: int, level: float
 ) -> tuple[Finding, ...]:
     """`fitted` are the parameters before fine-tuning, `windows` is the number of those held out."""
-    needed, stages = enough_windows(level), {loss.stage: loss for loss in losses}
+    stages = {loss.stage: loss for loss in losses}
     shapes = fitted.filter(~pl.col("parameter").str.contains(r"(^|\.)t$"))  # all but temperatures
     before, after = pl.col("error_before"), pl.col("error_after")
     undone = heads.join(shapes, ["layer", "head"], "semi")
     undone = undone.filter((after < _SAME_OUTPUT) & (_FALL * after < before))
     findings = [_softmax_again(undone, shapes, len(heads))] if len(undone) else []
-    if losses:
-        findings.append(_loss(stages, windows, needed, undone=bool(len(undone))))
-    if FINETUNED in stages:
-        findings.append(_tuning(stages[FINETUNED], windows, needed))
+    findings += _losses(stages, windows, enough_windows(level), undone=len(undone) > 0) if losses else []
     return (*findings, _outputs(heads), *_lost_zeros(heads, undone))
 
 
@@ -205,12 +220,11 @@ def _softmax_again(undone: pl.DataFrame, shapes: pl.DataFrame, of: int) -> Findi
     zeros = [float(undone.select(pl.col(f"zeros_{when}").mean()).item()) for when in ("before", "after")]
     if zeros[0] - zeros[1] > _IS_DENSE:
         went.append(f"zeros from {percent(zeros[0])} to {percent(zeros[1])}")
-    names = ", ".join(moved["parameter"])
     return Finding(
         "softmax again",
         sentence(
             f"{heads_of(len(undone), of, 'is', 'are')} softmax again: on average, {', '.join(went)}; "
-            f"without learn=true in the spec, {names} would stay as given."
+            f"without learn=true in the spec, {', '.join(moved['parameter'])} would stay as given."
         ),
         f"Heads with a learned parameter besides the temperature whose output error {FITTED} is below "
         f"{percent(_SAME_OUTPUT, 2)}, and less than 1/{_FALL:g} of that after the swap.",
@@ -220,74 +234,51 @@ def _softmax_again(undone: pl.DataFrame, shapes: pl.DataFrame, of: int) -> Findi
 
 
 def _places(heads: pl.DataFrame) -> tuple[tuple[int, int], ...]:
-    return tuple(zip(heads["layer"].to_list(), heads["head"].to_list(), strict=True))
+    return tuple(heads.select("layer", "head").iter_rows())
 
 
-def _loss(stages: Mapping[str, StageLoss], windows: int, needed: int, *, undone: bool) -> Finding:
+def _losses(stages: Mapping[str, StageLoss], windows: int, needed: int, *, undone: bool) -> list[Finding]:
+    """What the swap cost, what calibration regained, and what fine-tuning gained."""
     baseline, bare, fitted = (stages[name] for name in (BASELINE, SWAPPED, FITTED))
-    what = _too_few(needed) if windows < needed else _calibration_words(bare.over_baseline, fitted.gain, undone)
-    held_out = f"{windows} held-out window{'' if windows == 1 else 's'}"
-    return Finding(
-        "loss",
-        sentence(
-            f"the loss on {held_out} is {baseline.loss.value:.3f} nats for the unchanged model, "
-            f"{bare.loss.value:.3f} after the swap and {fitted.loss.value:.3f} calibrated: {what}."
-        ),
-        _change_rule(needed),
-        _numbers(fitted),
-    )
-
-
-def _calibration_words(cost: Estimate | None, gain: Estimate | None, undone: bool) -> str:
-    """From enough windows; what undoing the swap saves is no share of its cost regained."""
-    assert cost is not None
-    assert gain is not None
-    if gain.above(0):
-        costly = f", {percent(min(gain.value / cost.value, 1.0))} of what the swap cost"
-        regained = costly if cost.above(0) else ""
-        regained = ", with heads that are softmax again" if undone else regained
-        return f"calibration regains {gain.value:.3f} nats{regained}"
-    if gain.below(0):
-        return f"calibration makes it worse by {-gain.value:.3f} nats"
-    return "calibration makes no difference that these windows can show"
-
-
-def _tuning(tuned: StageLoss, windows: int, needed: int) -> Finding:
-    if windows < needed:
-        words = f"After fine-tuning the loss is {tuned.loss.value:.3f} nats: {_too_few(needed)}."
-    else:
-        words = f"Fine-tuning {_tuning_words(tuned.gain)}: {tuned.loss.value:.3f} nats."
-    return Finding("fine-tuning", words, _change_rule(needed), _numbers(tuned))
-
-
-def _tuning_words(gain: Estimate | None) -> str:
-    assert gain is not None
-    if not gain.above(0) and not gain.below(0):
-        return "makes no difference that these windows can show"
-    return f"{'gains' if gain.value > 0 else 'loses'} {abs(gain.value):.3f} nats on the held-out windows"
-
-
-def _too_few(needed: int) -> str:
-    return f"too few held-out windows to show a change, {needed} are needed"
-
-
-def _change_rule(needed: int) -> str:
-    return (
+    too_few = f"too few held-out windows to show a change, {needed} are needed" if windows < needed else ""
+    rule = (
         f"A change counts if the interval of the paired differences lies on one side of 0 and comes from {needed} "
         "windows or more: from n windows it contains the true change in at most 1 - 2^(1-n) of cases."
     )
+    words = (
+        f"The loss on {many(windows, 'held-out window')} is {baseline.loss.value:.3f} nats for the unchanged model, "
+        f"{bare.loss.value:.3f} after the swap and {fitted.loss.value:.3f} calibrated: "
+        f"{too_few or _calibration_words(bare, fitted, undone)}."
+    )
+    findings = [Finding("loss", words, rule, _numbers(fitted))]
+    if (tuned := stages.get(FINETUNED)) is not None and tuned.gain is not None:
+        loss, gain = f"{tuned.loss.value:.3f} nats", tuned.gain
+        what = f"{'gains' if gain.value > 0 else 'loses'} {abs(gain.value):.3f} nats on the held-out windows"
+        what = what if gain.above(0) or gain.below(0) else "makes no difference that these windows can show"
+        words = f"After fine-tuning the loss is {loss}: {too_few}." if too_few else f"Fine-tuning {what}: {loss}."
+        findings.append(Finding("fine-tuning", words, rule, _numbers(tuned)))
+    return findings
+
+
+def _calibration_words(bare: StageLoss, fitted: StageLoss, undone: bool) -> str:
+    """What enough windows show; what undoing the swap saves is no share of its cost regained."""
+    cost, gain = bare.over_baseline, fitted.gain
+    if cost is None or gain is None or not (gain.above(0) or gain.below(0)):
+        return "calibration makes no difference that these windows can show"
+    if gain.below(0):
+        return f"calibration makes it worse by {-gain.value:.3f} nats"
+    regained = f", {percent(min(gain.value / cost.value, 1.0))} of what the swap cost" if cost.above(0) else ""
+    return f"calibration regains {gain.value:.3f} nats{', with heads that are softmax again' if undone else regained}"
 
 
 def _numbers(stage: StageLoss) -> dict[str, Fact]:
-    facts: dict[str, Fact] = {"loss": stage.loss.value}
-    for name, change in (("over_baseline", stage.over_baseline), ("gain", stage.gain)):
-        facts |= {} if change is None else change.columns(name)
-    return facts
+    over, gain = (change or Estimate(math.nan) for change in (stage.over_baseline, stage.gain))
+    return {"loss": stage.loss.value, **over.columns("over_baseline"), **gain.columns("gain")}
 
 
 def _outputs(heads: pl.DataFrame) -> Finding:
-    stages = ("before", "after", "tuned") if _is_tuned(heads) else ("before", "after")
-    errors = {stage: float(heads.select(pooled(f"error_{stage}")).item()) for stage in stages}
+    errors = {when: heads.select(pooled(f"error_{when}")).item() for when in COLUMNS.values()}
+    errors = {when: float(error) for when, error in errors.items() if error is not None}
     tuned = f", {percent(errors['tuned'])} {FINETUNED}" if "tuned" in errors else ""
     return Finding(
         "outputs",
@@ -299,25 +290,14 @@ def _outputs(heads: pl.DataFrame) -> Finding:
     )
 
 
-def _is_tuned(heads: pl.DataFrame) -> bool:
-    return heads["error_tuned"].is_not_null().any()
-
-
-def _lost_zeros(heads: pl.DataFrame, undone: pl.DataFrame) -> tuple[Finding, ...]:
+def _lost_zeros(heads: pl.DataFrame, undone: pl.DataFrame) -> list[Finding]:
     """Other heads; zeros are counted after the last stage, from which parameters and file come as well."""
-    last, stage = ("zeros_tuned", FINETUNED) if _is_tuned(heads) else ("zeros_after", FITTED)
-    dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col(last) < _IS_DENSE))
+    stage = FINETUNED if heads["error_tuned"].is_not_null().any() else FITTED
+    dense = heads.filter((pl.col("zeros_before") > _WAS_SPARSE) & (pl.col(f"zeros_{COLUMNS[stage]}") < _IS_DENSE))
     dense = dense.join(undone, ["layer", "head"], "anti")
-    if dense.is_empty():
-        return ()
+    if not len(dense):
+        return []
     lost = heads_of(len(dense), len(heads), "has lost its zeros", "have lost their zeros")
-    return (
-        Finding(
-            "zeros",
-            sentence(f"{lost}."),
-            f"Share of visible keys with a weight of exactly 0: above {percent(_WAS_SPARSE)} after the swap, below "
-            f"{percent(_IS_DENSE)} {stage}.",
-            {"heads": len(dense), "of": len(heads)},
-            _places(dense),
-        ),
-    )
+    rule = f"Share of visible keys with a weight of exactly 0: above {percent(_WAS_SPARSE)} after the swap, below "
+    rule += f"{percent(_IS_DENSE)} {stage}."
+    return [Finding("zeros", sentence(f"{lost}."), rule, {"heads": len(dense), "of": len(heads)}, _places(dense))]

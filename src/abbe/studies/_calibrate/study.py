@@ -9,48 +9,41 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import polars as pl
 import torch
+from torch import Tensor
 
 from ..._arguments import whole
 from ..._errors import AbbeError
-from ..._float64 import has_float64
+from ..._tensors import has_float64
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
-from ...normalizers import Normalizer
+from ...normalizers import Learned, Normalizer
 from ...runs.cost import estimate, plan_memory
 from ...runs.folder import claim_folder
 from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import finished_manifest, manifest_facts, window_places
-from ...runs.settings import settings_for
+from ...runs.settings import Settings, settings_for
 from ...runs.study import study
 from ...runs.watch import Watch, watching
 from ...runs.window import allowed_error, check_model, check_tokens
-from ...words.names import BASELINE, FINETUNED, FITTED, SWAPPED
+from ...words.names import BASELINE
 from .._shared.calibrated import learnable_rules
-from .._shared.fitting import LayerRows, RowReader, fine_tune, portions
-from . import layers
-from .layers import FittedGroup
-from .result import (
-    CALIBRATED,
-    TUNED,
-    Calibration,
-    CalibrationSettings,
-    calibration_findings,
-    opened_calibration,
-    stage_losses,
-)
+from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, judge, portions
+from .result import CALIBRATED, FINETUNED, FITTED, SWAPPED, TUNED, Calibration, calibration_findings, stage_losses
 
 _LENGTH = 512
 _LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
-_MEASURED = "measured"  # in a shared folder: both are complete
 _TUNING_PASSES = 4  # the time of a step of fine-tuning, in forward passes
+T = TypeVar("T")
 
 
-@study(Calibration, named_by="normalizer", opened=opened_calibration)
+@study(Calibration, named_by="normalizer")
 def calibrate(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizer: str | Mapping[str, str] = "entmax:alpha=1.5", windows: int = 8, held_out: int = 8,
@@ -105,206 +98,242 @@ def calibrate(
         ...     _ = model(input_ids=torch.arange(16)[None])
     """
     started = time.perf_counter()
-    rules = learnable_rules(normalizer)
-    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    _check_devices(loaded)
-    length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
-    base = settings_for(
-        loaded.context, lengths=[length], windows=windows, queries=queries, sizes=None, vectors="value",
-        normalizer=None, temperatures=(), seed=seed, level=level, resamples=resamples,
-    )  # fmt: skip
-    settings = CalibrationSettings(
-        normalizer, base.windows, whole("held_out", held_out), whole("steps", steps), whole("finetune", finetune), base
-    )
-    job = _Calibrating(loaded, source, settings, rules)
-    with watching(progress) as watch, evaluating(loaded.network):
-        return job.run(place, watch, started)
-
-
-def _check_devices(model: LoadedModel) -> None:
-    """The fit sums in float64 on the devices of the normalizers."""
-    lacking = [place for place in model.devices.split("+") if not has_float64(torch.device(place))]
+    fitted = learnable_rules(normalizer)
+    path, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    lacking = [name for name in loaded.devices.split("+") if not has_float64(torch.device(name))]
     if lacking:
         raise AbbeError(f"{lacking[0]} has no float64, which the fit needs for its sums: calibrate with device cpu")
+    length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
+    options = {"queries": queries, "seed": seed, "level": level, "resamples": resamples}
+    base = settings_for(loaded.context, lengths=[length], windows=whole("windows", windows, least=1), **options)
+    # What is fitted is not in the spec: a folder of a version that fitted something else is another run.
+    spec = normalizer if isinstance(normalizer, str) else dict(normalizer)
+    settings = {"spec": spec, "fitted": fitted, "length": length, "held_out": whole("held_out", held_out, least=1)}
+    settings |= {"steps": whole("steps", steps, least=0), "finetune": whole("finetune", finetune, least=0)}
+    settings |= {key: base.as_json()[key] for key in ("windows", "queries", "seed", "level", "resamples")}
+    with watching(progress) as watch, evaluating(loaded.network):
+        return _Work(loaded, source, base, settings, watch).run(path, started)
 
 
-class _Calibrating:
+@dataclass(eq=False)
+class _Group:
+    """Heads of one layer that share a normalizer.
+
+    Attributes:
+        start: values of its parameters before the fit.
+        columns: of the table of heads: numbers per head.
+    """
+
+    layer: int
+    name: str
+    heads: tuple[int, ...]
+    normalizer: Normalizer
+    start: dict[str, list[float]]
+    columns: dict[str, Tensor] = field(default_factory=dict)
+
+    def at(self, rows: LayerRows, work: Callable[..., T], *more: Any) -> T:
+        """Run `work` with the normalizer on the device of the rows, which may differ from that of its layer."""
+        home = next((parameter.device for parameter in self.normalizer.parameters()), None)
+        result = work(self.normalizer.to(rows.logits.device), rows.of_heads(self.heads), *more)
+        if home is not None:
+            self.normalizer.to(home)
+        return result
+
+
+def values_of(normalizer: Normalizer) -> dict[str, list[float]]:
+    """Each learned parameter, such as "t", "alpha" or "a.alpha" of a part a, with its value for each head."""
+    return {
+        ".".join(part for part in path.split(".") if part not in ("learned", "of")): (
+            learned.value().detach().cpu().double().flatten().tolist()
+        )
+        for path, learned in normalizer.named_modules()
+        if isinstance(learned, Learned)
+    }
+
+
+def _heads_table(groups: Sequence[_Group]) -> pl.DataFrame:
+    rows = []
+    for group in groups:
+        where = {"layer": group.layer, "name": group.name, "spec": group.normalizer.initial_spec}
+        numbers = torch.stack([column.cpu() for column in group.columns.values()], -1).tolist()
+        for head, of_head in zip(group.heads, numbers, strict=True):
+            rows.append(where | {"head": head} | dict(zip(group.columns, of_head, strict=True)))
+    return Calibration.frame().of(rows).sort("layer", "head")
+
+
+def _parameters_table(groups: Sequence[_Group]) -> pl.DataFrame:
+    rows = [
+        (group.layer, head, name, start, value)
+        for group in groups
+        for name, values in values_of(group.normalizer).items()
+        for head, start, value in zip(group.heads, group.start[name], values, strict=True)
+    ]
+    return Calibration.frame("parameters").of(rows).sort("layer", "head", "parameter")
+
+
+class _Work:
     """One calibration, from the windows to the result."""
 
     def __init__(
-        self, model: LoadedModel, text: Text, settings: CalibrationSettings, rules: str | Mapping[str, str]
+        self, model: LoadedModel, text: Text, base: Settings, settings: Mapping[str, Any], watch: Watch
     ) -> None:
-        self.model, self.text, self.settings = model, text, settings
-        self.skipped: list[str] = []
-        self.no_loss = self._why_no_loss()
-        self.windows, self.held_out = self._cut()
-        self.groups = layers.groups_to_fit(plan(model, rules))
-        self.heads = max(len(group.heads) for groups in self.groups.values() for group in groups)
+        self.model, self.text, self.base, self.settings, self.watch = model, text, base, settings, watch
+        self.length, self.finetune = base.lengths[0], settings["finetune"]
+        self.windows, self.held_out, self.skipped = self._cut()
+        self.has_loss = True
+        try:
+            check_causal(model, "fine-tuning" if self.finetune else "the loss")
+        except AbbeError as error:
+            if self.finetune:
+                raise
+            self.has_loss = False
+            self.skipped.append(f"losses: {error}")
+        self.layers: dict[str, list[_Group]] = {}  # by part; heads that keep the baseline's attention are left out
+        for layer, (name, groups) in enumerate(plan(model, settings["fitted"]).items()):
+            for group in groups:
+                if (made := group.normalizer) is not None:
+                    fitted = _Group(layer, name, group.heads, made, values_of(made))
+                    self.layers.setdefault(f"layers/{layer}", []).append(fitted)
 
-    def run(self, place: Path | None, watch: Watch, started: float) -> Calibration:
+    def run(self, path: Path | None, started: float) -> Calibration:
+        watch, probe = self.watch, check_tokens(self.model, self.windows)
+        queries = self.base.queries
+        plan_memory(self.model, [self.length], len(probe), watch.say, queries=queries, losses=self.has_loss)
         with tap(self.model) as open_tap:
-            pass_seconds = self._check(open_tap, watch)
-            self.parts = claim_folder(
-                place, Calibration.study, self.model, self.text, self.settings.as_json(), watch.announce
-            )
-            groups = self._fitted(open_tap, pass_seconds, watch)
-        normalizers = {group.pattern: group.normalizer for group in groups}
-        fitted = layers.parameters_table(groups)  # now: fine-tuning changes them
-        losses = self._losses(normalizers, watch)
-        groups = self._judged(groups, watch) if self.settings.finetune else groups
-        heads, parameters = layers.heads_table(groups), layers.parameters_table(groups)
-        level = self.settings.base.level
-        folder, name = self.parts.folder, TUNED if self.settings.finetune else CALIBRATED
+            checked = time.perf_counter()
+            error = check_model(self.model, open_tap, probe)
+            timed = len(probe), (time.perf_counter() - checked) / 2  # the check is two passes
+            watch.say_checked(self.model.name, error, allowed_error(self.model))
+            self.parts = claim_folder(path, Calibration.study, self.model, self.text, self.settings, watch.announce)
+            self._fit(open_tap, timed)
+        groups = [group for layer in self.layers.values() for group in layer]
+        normalizers = {f"layers.{one.layer}.heads.{','.join(map(str, one.heads))}": one.normalizer for one in groups}
+        fitted = _parameters_table(groups)  # now: fine-tuning changes them
+        losses = stage_losses(self._losses(normalizers), self.base)
+        if self.finetune:
+            self._judge_tuned()
+        table, name = _heads_table(groups), TUNED if self.finetune else CALIBRATED
+        facts = manifest_facts(Calibration.study, self.model, self.text, self.settings)
+        facts |= {"self_check": {"error": error, "tokens": len(probe)}, "skipped": self.skipped}
+        facts |= {"windows": window_places(self.windows), "held_out": window_places(self.held_out)}
         return Calibration(
-            spec=self.settings.rules,
+            spec=self.settings["spec"],
             normalizers=normalizers,
             losses=losses,
-            table=heads,
-            parameters=parameters,
-            findings=calibration_findings(losses, heads, fitted, len(self.held_out), level),
-            manifest=self._manifest(time.perf_counter() - started),
-            file=None if folder is None else folder / name,
+            table=table,
+            parameters=_parameters_table(groups),
+            findings=calibration_findings(losses, table, fitted, len(self.held_out), self.base.level),
+            manifest=finished_manifest(facts, self.parts, {"total": time.perf_counter() - started}),
+            file=None if path is None else path / name,
         )
 
-    def _why_no_loss(self) -> str | None:
-        try:
-            check_causal(self.model, "fine-tuning" if self.settings.finetune else "the loss")
-        except AbbeError as error:
-            if self.settings.finetune:
-                raise
-            return f"losses: {error}"
-        return None
-
-    def _cut(self) -> tuple[list[Window], list[Window]]:
+    def _cut(self) -> tuple[list[Window], list[Window], list[str]]:
         """Windows to fit on and windows held out, drawn from all over the text; no two overlap."""
-        settings = self.settings
-        wanted = settings.windows + settings.held_out
-        cut = windows_for(self.model, self.text, settings.base.lengths, wanted, settings.base.seed)
+        wanted = self.base.windows + self.settings["held_out"]
+        cut = windows_for(self.model, self.text, self.base.lengths, wanted, self.base.seed)
         if len(cut) < 2:
             raise AbbeError(
                 f"{self.text.name} has room for {len(cut)} window of {self.length} tokens, but one to fit on and one "
                 "held out are needed: give more text or a smaller length"
             )
-        self.skipped += cut.skipped
-        held = min(settings.held_out, max(1, len(cut) * settings.held_out // wanted))
-        generator = random.Random(f"abbe calibrate, seed {settings.base.seed}")
+        held = min(self.settings["held_out"], max(1, len(cut) * self.settings["held_out"] // wanted))
+        generator = random.Random(f"abbe calibrate, seed {self.base.seed}")
         draws = [generator.random() for _ in cut]
         chosen = set(sorted(range(len(cut)), key=draws.__getitem__)[:held])
-        return [w for w in cut if w.index not in chosen], [w for w in cut if w.index in chosen]
+        windows, held_out = ([w for w in cut if (w.index in chosen) == out] for out in (False, True))
+        return windows, held_out, list(cut.skipped)
 
-    def _fitted(self, open_tap: Any, pass_seconds: float, watch: Watch) -> list[FittedGroup]:
-        """Every layer is a part, fitted to the rows of the original model."""
-        by_part = {layers.layer_part(groups): groups for groups in self.groups.values()}
-        left = [part for part, groups in by_part.items() if layers.kept_layer(self.parts, groups) is None]
-        self._say_cost(pass_seconds, len(left), watch)
-        rows = _Rows(self, open_tap, [by_part[part][0].name for part in left])
+    def _fit(self, open_tap: Any, timed: tuple[int, float]) -> None:
+        """Every layer is a part, fitted to the rows of the original model; `timed` are tokens and seconds of a pass."""
+        left = [part for part in self.layers if not self._load(part)]
+        steps, tuned = self.finetune, bool(self.finetune)
+        stages = 3 + tuned if self.has_loss else 0
+        passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * steps
+        cost = estimate(self.model, [self.length] * passes, *timed, 1.0, losses=self.has_loss)
+        self.watch.say(f"{len(left)} of {len(self.layers)} layers to fit, after that {cost}")
+        self.watch.expect(len(left) + stages * len(self.held_out) + steps + tuned * len(self.layers))
+        rows = self._rows(open_tap, left)
 
         def make(part: str) -> None:
-            groups = copy.deepcopy(by_part[part])  # a fit that fails halfway has changed its normalizers
-            layers.keep_layer(self.parts, layers.fit_layer(groups, rows.of(groups[0].name), self.settings.steps))
+            tensors, of_layer = dict[str, Tensor](), rows(part)
+            # A copy: a fit that fails halfway has changed its normalizers.
+            for number, group in enumerate(copy.deepcopy(self.layers[part])):
+                facts = group.at(of_layer, fit, self.settings["steps"])
+                tensors |= {f"{number}.state.{key}": value for key, value in group.normalizer.state_dict().items()}
+                tensors |= {f"{number}.{key}": value for key, value in vars(facts).items()}
+            self.parts.keep_tensors(part, tensors)
 
-        self.parts.each(
-            left,
-            make,
-            lambda part: watch.step(f"fitting {by_part[part][0].name}"),
-            lambda part: layers.kept_layer(self.parts, by_part[part]) is not None,
-        )
-        kept = {layer: layers.kept_layer(self.parts, groups) for layer, groups in self.groups.items()}
-        return [group for layer in sorted(kept) for group in kept[layer] or ()]
+        self.parts.each(left, make, lambda part: self.watch.step(f"fitting {self.layers[part][0].name}"), self._load)
+        for part in left:
+            self._load(part)
 
-    def _judged(self, groups: Sequence[FittedGroup], watch: Watch) -> list[FittedGroup]:
-        """Errors and zeros after fine-tuning, on the same rows, which are read again."""
-        by_layer: dict[str, list[FittedGroup]] = {}
-        for group in groups:
-            by_layer.setdefault(group.name, []).append(group)
+    def _rows(self, open_tap: Any, parts: Sequence[str]) -> Callable[[str], LayerRows]:
+        """The rows of a part, read from the original model in portions that fit in memory, and dropped once used."""
+        heads = max(len(group.heads) for groups in self.layers.values() for group in groups)
+        names = {part: self.layers[part][0].name for part in parts}
+        queries = min(self.base.queries or self.length, self.length)
+        together = portions(list(names.values()), heads, len(self.windows), queries, self.length)
+        reader, read = RowReader(self.model, open_tap, self.windows, self.base), dict[str, LayerRows]()
 
-        def judge_one(name: str, rows: LayerRows) -> None:
-            by_layer[name] = layers.judge_layer(by_layer[name], rows)
-            watch.step(f"errors of {name}")
+        def rows(part: str) -> LayerRows:
+            name = names[part]
+            if name not in read:
+                read.clear()  # before the next portion is in memory
+                read.update(reader.read(next(portion for portion in together if name in portion)))
+            if name not in read:
+                raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
+            return read.pop(name)
 
-        with tap(self.model) as open_tap:
-            rows = _Rows(self, open_tap, list(by_layer))
-            for name in by_layer:
-                judge_one(name, rows.of(name))
-        return [group for some in by_layer.values() for group in some]
+        return rows
 
-    @property
-    def length(self) -> int:
-        return self.settings.base.lengths[0]
+    def _load(self, part: str) -> bool:
+        """Take over what an earlier call fitted, if the part is there."""
+        if (kept := self.parts.tensors(part)) is None:
+            return False
+        for number, group in enumerate(self.layers[part]):
+            of_group = {key.partition(".")[2]: x for key, x in kept[0].items() if key.startswith(f"{number}.")}
+            state = {key.removeprefix("state."): x for key, x in of_group.items() if key.startswith("state.")}
+            group.normalizer.load_state_dict(state)
+            group.columns = {key: x for key, x in of_group.items() if not key.startswith("state.")}
+        return True
 
-    def _check(self, open_tap: Any, watch: Watch) -> float:
-        """Check memory and model; returns the seconds of a pass."""
-        self.probe, queries = check_tokens(self.model, self.windows), self.settings.base.queries
-        plan_memory(self.model, [self.length], len(self.probe), watch.say, queries=queries, losses=self.no_loss is None)
-        started = time.perf_counter()
-        self.error = check_model(self.model, open_tap, self.probe)
-        return (time.perf_counter() - started) / 2
-
-    def _say_cost(self, pass_seconds: float, to_fit: int, watch: Watch) -> None:
-        steps, tuned = self.settings.finetune, bool(self.settings.finetune)
-        stages = 0 if self.no_loss else 3 + tuned
-        passes = (1 + tuned) * len(self.windows) + stages * len(self.held_out) + _TUNING_PASSES * steps
-        cost = estimate(self.model, [self.length] * passes, len(self.probe), pass_seconds, 1.0, losses=stages > 0)
-        watch.say_checked(self.model.name, self.error, allowed_error(self.model))
-        watch.say(f"{to_fit} of {len(self.groups)} layers to fit, after that {cost}")
-        watch.expect(to_fit + stages * len(self.held_out) + steps + tuned * len(self.groups))
-
-    def _losses(self, normalizers: Mapping[str, Normalizer], watch: Watch) -> Any:
-        """Measure every stage; the normalizers stay as they are after the last one."""
+    def _losses(self, normalizers: Mapping[str, Normalizer]) -> dict[str, list[float]]:
+        """Losses of the held-out windows at every stage; the normalizers stay as they are after the last one."""
         losses: dict[str, list[float]] = self.parts.json(_LOSSES) or {}
-        if self.no_loss is None:
-            self._measure(BASELINE, losses, watch)
-            with swap(self.model, self.settings.rules):
-                self._measure(SWAPPED, losses, watch)
-        else:
-            self.skipped.append(self.no_loss)
+        folder = self.parts.folder
+
+        def measure(stage: str) -> None:
+            if self.has_loss and stage not in losses:
+                of_windows = window_losses(self.model, self.held_out, lambda _: self.watch.step(f"loss, {stage}"))
+                losses[stage] = of_windows.tolist()
+                self.parts.keep_json(_LOSSES, losses)
+
+        measure(BASELINE)
+        with swap(self.model, self.settings["spec"]):
+            measure(SWAPPED)
         with swap(self.model, normalizers) as handle:
-            if self.no_loss is None:
-                self._measure(FITTED, losses, watch)
-            self._save(handle, CALIBRATED)
-            if self.settings.finetune:
+            measure(FITTED)
+            if folder is not None:
+                handle.save(folder / CALIBRATED)
+            if self.finetune:
                 kept = self.parts.tensors(_TUNING)
                 fine_tune(
-                    self.model, list(handle.parameters()), self.windows, self.settings.finetune, kept and kept[0],
+                    self.model, list(handle.parameters()), self.windows, self.finetune, kept and kept[0],
                     lambda state: self.parts.keep_tensors(_TUNING, state),
-                    lambda step: watch.step(f"fine-tuning, step {step}"),
+                    lambda step: self.watch.step(f"fine-tuning, step {step}"),
                 )  # fmt: skip
-                self._measure(FINETUNED, losses, watch)
-                self._save(handle, TUNED)
-        order = [stage for stage in (BASELINE, SWAPPED, FITTED, FINETUNED) if stage in losses]
-        return stage_losses({stage: losses[stage] for stage in order}, self.settings.base)
+                measure(FINETUNED)
+                if folder is not None:
+                    handle.save(folder / TUNED)
+        return {stage: losses[stage] for stage in (BASELINE, SWAPPED, FITTED, FINETUNED) if stage in losses}
 
-    def _measure(self, stage: str, losses: dict[str, list[float]], watch: Watch) -> None:
-        if stage not in losses:
-            losses[stage] = window_losses(self.model, self.held_out, lambda _: watch.step(f"loss, {stage}")).tolist()
-            self.parts.keep_json(_LOSSES, losses)
-
-    def _save(self, handle: Any, name: str) -> None:
-        if self.parts.folder is not None:
-            handle.save(self.parts.folder / name)
-
-    def _manifest(self, seconds: float) -> dict[str, Any]:
-        facts = manifest_facts(Calibration.study, self.model, self.text, self.settings.as_json()) | {
-            "self_check": {"error": self.error, "tokens": len(self.probe)},
-            "windows": window_places(self.windows),
-            "held_out": window_places(self.held_out),
-            "skipped": self.skipped,
-        }
-        return finished_manifest(facts, self.parts, {"total": seconds})
-
-
-class _Rows:
-    """The rows of layers, read from the original model in portions that fit in memory, and dropped once used."""
-
-    def __init__(self, job: _Calibrating, open_tap: Any, names: Sequence[str]) -> None:
-        queries = min(job.settings.base.queries or job.length, job.length)
-        self._portions = list(portions(list(names), job.heads, len(job.windows), queries, job.length))
-        self._reader = RowReader(job.model, open_tap, job.windows, job.settings.base)
-        self._read: dict[str, LayerRows] = {}
-
-    def of(self, name: str) -> LayerRows:
-        if name not in self._read:
-            self._read = self._reader.read(next(portion for portion in self._portions if name in portion))
-        if name not in self._read:
-            raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
-        return self._read.pop(name)
+    def _judge_tuned(self) -> None:
+        """Errors and zeros after fine-tuning, on the same rows, which are read again."""
+        with tap(self.model) as open_tap:
+            rows = self._rows(open_tap, list(self.layers))
+            for part, groups in self.layers.items():
+                of_layer = rows(part)
+                for group in groups:
+                    tuned = group.at(of_layer, judge)
+                    group.columns |= dict(zip(("error_tuned", "zeros_tuned"), tuned, strict=True))
+                self.watch.step(f"errors of {groups[0].name}")

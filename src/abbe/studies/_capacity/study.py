@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from ..._arguments import plain, positive, several, shown, whole, window_lengths, yes_or_no
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, evaluating, swap
-from ...results import Run
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, swap
 from ...runs.cost import estimate, plan_memory
 from ...runs.folder import claim_folder, finished_windows
 from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
-from ...runs.loss import check_causal, last_targets, next_token_losses
-from ...runs.measuring import finished_manifest, manifest_facts, measure_run
+from ...runs.loss import check_causal, check_targets, last_targets, next_token_losses, window_losses
+from ...runs.measuring import finished_manifest, manifest_facts, measure_runs
+from ...runs.settings import Settings, settings_for
 from ...runs.study import study
 from ...runs.watch import Watch, watching
 from ...runs.window import allowed_error, check_tokens
-from .._shared.truncation import COARSE, Curve, Sizes, has_sinks, trace
-from .findings import findings
-from .geometry import common_sizes, correlation_table, sizes_for, with_separability
-from .losses import Losses, Truncation
-from .result import SUMMARY, Capacity, opened_capacity
-from .settings import CapacitySettings, capacity_settings
-from .tables import allowed_rises, capacity_rows, capacity_table, curve_table, growth_table
+from ...words.names import BASELINE
+from .._shared.truncation import COARSE, Curve, Sizes, checked_grid, has_sinks, top_keys, trace
+from . import rules
+from .result import WAYS, Capacity
 
 TAUS = (0.01, 0.05)
-_RUN = "separability"  # folder of the diagnosis
-
+_LENGTHS = (128, 256, 512, 1024)
 _Key = tuple[int, str, int | None]  # of a curve: length, way and layer, None for the whole model
 
 
-@study(Capacity, opened=opened_capacity)
+@study(Capacity)
 def capacity(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     tau: float | Sequence[float] = TAUS, lengths: int | Sequence[int] | None = None, windows: int = 8,
@@ -94,26 +95,43 @@ def capacity(
         >>> result.table.select("length", "way", "tau").rows()
         [(32, 'renormalised', 0.05)]
     """
-    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
+    path, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "capacity")
-    settings = capacity_settings(
-        loaded, lengths=lengths, tau=tau, way=way, windows=windows, layers=layers, layer_lengths=layer_lengths,
-        layer_windows=layer_windows, queries=queries, targets=targets, grid=grid, seed=seed, level=level,
-        resamples=resamples,
-    )  # fmt: skip
-    cut = _windows(loaded, source, settings)
+    fitting = [length for length in _LENGTHS if loaded.context is None or length <= loaded.context]
+    long_enough = [length for length in fitting if length > (last_targets(targets) or 0)]
+    lengths = long_enough or loaded.context or _LENGTHS[-1] if lengths is None else lengths
+    options = {"queries": whole("queries", queries, least=1), "seed": seed, "level": level, "resamples": resamples}
+    base = settings_for(loaded.context, lengths=sorted(window_lengths(lengths)), windows=windows, sizes=1, **options)
+    taus = sorted(positive("tau", tau, ", such as 0.01,0.05"))
+    if not taus:
+        raise AbbeError("tau must be numbers > 0, such as 0.01,0.05, got none")
+    ways = way.split(",") if isinstance(way, str) else plain(way)
+    if not isinstance(ways, list | tuple) or not ways or any(one not in WAYS for one in ways):
+        raise AbbeError(f"way is {shown(way)}, but must be one of {', '.join(WAYS)}, or both")
+    at = _layer_lengths(layer_lengths, base.lengths, yes_or_no("layers", layers))
+    for what, values in (("way", ways), ("layer_lengths", at)):
+        if len(set(values)) < len(values):
+            raise AbbeError(f"{what} has duplicates: {list(values)}")
+    check_targets(targets, min(base.lengths, default=2))
+    settings = {"taus": taus, "ways": list(ways), "layers": layers, "layer_lengths": sorted(at), "targets": targets}
+    settings |= {"layer_windows": whole("layer_windows", layer_windows, least=1), "grid": checked_grid(grid)}
+    settings |= {key: base.as_json()[key] for key in ("lengths", "windows", "queries", "seed", "level", "resamples")}
     with watching(progress) as watch, evaluating(loaded.network):
-        return _Study(loaded, source, settings, cut, watch).run(place)
+        return _Work(loaded, source, base, settings, watch, path).run()
 
 
-def _windows(model: LoadedModel, text: Text, settings: CapacitySettings) -> Windows:
-    cut = windows_for(model, text, settings.lengths, settings.windows, settings.seed)
-    absent = set(settings.lengths) - {window.length for window in cut}
-    if absent:
-        raise AbbeError(
-            f"{text.name} is too short for windows of {max(absent)} tokens: give a longer text, or shorter --lengths"
-        )
-    return cut
+def _layer_lengths(chosen: Any, lengths: tuple[int, ...], layers: bool) -> tuple[int, ...]:
+    """Where layers are truncated: at all lengths, unless some are chosen; nowhere without layers."""
+    if chosen is None:
+        return lengths if layers else ()
+    named, there = several("layer_lengths", chosen), ", ".join(map(str, lengths))
+    if named and not layers:
+        raise AbbeError(f"layer_lengths is {list(named)}, but layers are left out: give only one of the two")
+    if unknown := [length for length in named if length not in lengths]:
+        raise AbbeError(f"layer_lengths has {unknown[0]!r}, but must be among the lengths: {there}")
+    if layers and not named:
+        raise AbbeError(f"layer_lengths is empty: name some of the lengths {there}, or leave the layers out")
+    return named
 
 
 def evenly_spaced(windows: Sequence[Window], count: int) -> list[Window]:
@@ -122,132 +140,132 @@ def evenly_spaced(windows: Sequence[Window], count: int) -> list[Window]:
     return [windows[(2 * part + 1) * len(windows) // (2 * parts)] for part in range(parts)]
 
 
-def _curve_part(length: int, way: str, layer: int | None) -> str:
-    """Marks a curve whose losses are all there."""
-    return f"curves/{length}-{way}" + ("" if layer is None else f"-layer{layer}")
-
-
-class _Study:
+class _Work:
     """One study in progress; it starts with a check of the model."""
 
-    def __init__(self, model: LoadedModel, text: Text, settings: CapacitySettings, cut: Windows, watch: Watch) -> None:
-        self.model, self.text, self.settings, self.cut, self.watch = model, text, settings, cut, watch
-        tokens = self.probe = check_tokens(model, cut)
-        lengths = [window.length for window in cut]
-        plan_memory(model, lengths, len(tokens), watch.say, queries=settings.queries, losses=True)
+    def __init__(
+        self, model: LoadedModel, text: Text, base: Settings, settings: dict[str, Any], watch: Watch, path: Path | None
+    ) -> None:
+        self.model, self.text, self.base, self.settings, self.watch = model, text, base, settings, watch
+        self.cut = windows_for(model, text, base.lengths, base.windows, base.seed)
+        if absent := {*base.lengths} - {window.length for window in self.cut}:
+            advice = "give a longer text, or shorter --lengths"
+            raise AbbeError(f"{text.name} is too short for windows of {max(absent)} tokens: {advice}")
+        tokens = check_tokens(model, self.cut)
+        plan_memory(model, base.lengths, len(tokens), watch.say, queries=base.queries, losses=True)
         with swap(model, "topk:k=8") as swapped:
             try:
-                self.error = swapped.check(input_ids=tokens[None].to(model.device))
+                error = swapped.check(input_ids=tokens[None].to(model.device))
             except AbbeError as wrong:
                 raise AbbeError(f"{model.name}: {wrong}") from None
             next_token_losses(model, tokens)  # loads kernels
             started = time.perf_counter()
             next_token_losses(model, tokens)
-            self.pass_seconds = time.perf_counter() - started
+            self.timed = len(tokens), time.perf_counter() - started
             self.sinks, self.layers = has_sinks(model, swapped, tokens), swapped.layers
-        watch.say_checked(model.name, self.error, allowed_error(model))
+        self.self_check = {"error": error, "tokens": len(tokens)}
+        watch.say_checked(model.name, error, allowed_error(model))
+        self.parts = claim_folder(path, Capacity.study, model, text, settings, watch.announce)
+        self.separability = None if path is None else path / "separability"  # the folder of the diagnosis
 
-    def run(self, place: Path | None) -> Capacity:
-        facts = self.settings.as_json()
-        self.parts = claim_folder(place, Capacity.study, self.model, self.text, facts, self.watch.announce)
-        started, layers = time.perf_counter(), len(self.layers)
-        losses = Losses(self.model, self.parts, self.watch.step, last_targets(self.settings.targets))
-        self._say_cost(losses.kept_lengths())
+    def run(self) -> Capacity:
+        started = time.perf_counter()
+        self._say_cost()
         # A curve is a part: which sizes it tries depends on the losses before.
-        names = {_curve_part(*key): key for key in self._keys()}
+        names = {
+            f"curves/{length}-{way}" + ("" if layer is None else f"-layer{layer}"): (length, way, layer)
+            for length, way, layer in self._keys()
+        }
 
         def make(name: str) -> None:
-            length, way, layer = names[name]
-            self._curve(losses, length, way, layer)
-            self.parts.keep_json(name, {"length": length, "way": way, "layer": layer})
+            self._curve(*names[name])
+            self.parts.keep_json(name, {"key": names[name]})
 
         self.parts.each(names, make)
-        curves = [self._curve(losses, *key) for key in names.values()]
+        curves = [self._curve(*key) for key in names.values()]
         curves.sort(key=lambda curve: (curve.layer is not None, curve.length))
-        rows = capacity_rows(curves, layers, self.settings)
-        run = self._separability(sizes_for(rows))
+        rows = rules.capacity_rows(curves, len(self.layers), self.settings)
+        self.watch.silent = True  # check and cost of the diagnosis are part of those above
+        diagnosis = replace(self.base, sizes=tuple(rules.sizes_for(rows)))
+        (run,) = measure_runs(self.model, self.text, [diagnosis], [self.separability], self.watch, self.cut)
         measured = list(enumerate(run.manifest["layers"]))  # a module that is called several times is several layers
         numbers = [{number for number, name in measured if name == path} for path in self.layers]
-        rows = with_separability(rows, run, numbers, common_sizes(rows, self.settings))
-        table, growth = capacity_table(rows), growth_table(curves, layers, self.settings)
-        correlation = correlation_table(rows, self.settings)
-        return Capacity(
-            table=table, curve=curve_table(curves, self.settings), growth=growth, correlation=correlation,
-            findings=findings(table, growth, correlation, self.settings),
-            manifest=self._manifest(run, time.perf_counter() - started),
+        tables = rules.tables(curves, rules.with_separability(rows, run, numbers), len(self.layers), self.settings)
+        facts = manifest_facts(Capacity.study, self.model, self.text, self.settings)
+        facts |= {"layers": self.layers, "sinks": self.sinks, "self_check": self.self_check}
+        facts |= {"windows": run.manifest["windows"], "skipped": list(run.manifest["skipped"])}
+        seconds = {"total": time.perf_counter() - started}
+        manifest = finished_manifest(facts, self.parts, seconds, run.manifest["measured_again"])
+        return Capacity(**tables, findings=rules.findings(tables, self.settings), manifest=manifest)
+
+    def _keys(self) -> Iterator[_Key]:
+        """All curves. The longest windows come first, so that the time left is over- rather than underestimated."""
+        for length, way in product(reversed(self.base.lengths), self.settings["ways"]):
+            yield length, way, None
+        for length, way in product(reversed(self.settings["layer_lengths"]), self.settings["ways"]):
+            yield from ((length, way, layer) for layer in range(len(self.layers)))
+
+    def _curve(self, length: int, way: str, layer: int | None) -> Curve:
+        windows = self._windows(length, layer)
+        baseline = self._losses(windows)
+        if not 0 < (mean := float(baseline.mean())) < float("inf"):
+            why = "a rise relative to it is meaningless"
+            raise AbbeError(f"{self.model.name} has a loss of {mean:g} at length {length}: {why}")
+        return trace(
+            lambda size: self._losses(windows, way, size, layer), baseline, baseline, self._allowed(layer),
+            self._sizes(length, layer), length=length, way=way, layer=layer,
         )  # fmt: skip
-
-    def _keys(self) -> list[_Key]:
-        """Of all curves. The longest windows come first, so that the time left is over- rather than underestimated."""
-        whole: list[int | None] = [None]
-        plan = (self.settings.lengths, whole), (self.settings.layer_lengths, range(len(self.layers)))
-        return [
-            (length, way, layer)
-            for lengths, layers in plan
-            for length in reversed(lengths)
-            for way in self.settings.ways
-            for layer in layers
-        ]
-
-    def _say_cost(self, kept: Counter[int]) -> None:
-        """Of the remaining work; a finished study has left a summary along with its losses."""
-        if kept.total() and self.parts.folder is not None and (self.parts.folder / SUMMARY).is_file():
-            self.watch.say("all windows were measured before")
-            return
-        left, timed = list((self._planned() - kept).elements()), (len(self.probe), self.pass_seconds)
-        diagnosed = set(finished_windows(self._run_folder))
-        to_diagnose = [window.length for window in self.cut if (window.length, window.index) not in diagnosed]
-        losses = estimate(self.model, left, *timed, 1.0, losses=True)
-        self.watch.say(str(losses + estimate(self.model, to_diagnose, *timed, queries=self.settings.queries)))
-        self.watch.expect(len(left))
-
-    @property
-    def _run_folder(self) -> Path | None:
-        return None if self.parts.folder is None else self.parts.folder / _RUN
-
-    def _planned(self) -> Counter[int]:
-        """About how many windows of each length will be evaluated: how far a search goes depends on the losses."""
-        planned = Counter(window.length for window in self.cut)  # the baseline
-        for length, _, layer in self._keys():
-            tried = self._sizes(length, layer).expected(len(self._allowed(layer)))
-            planned[length] += tried * len(self._windows(length, layer))
-        return planned
 
     def _windows(self, length: int, layer: int | None) -> list[Window]:
         """All for the whole model. They are in the order of the text, so the first few would only cover its start."""
         windows = [window for window in self.cut if window.length == length]
-        return windows if layer is None else evenly_spaced(windows, self.settings.layer_windows)
+        return windows if layer is None else evenly_spaced(windows, self.settings["layer_windows"])
 
     def _sizes(self, length: int, layer: int | None) -> Sizes:
-        """On the chosen grid for the whole model, on the coarse one for a layer."""
-        return Sizes.of(self.settings.grid if layer is None else COARSE, length + self.sinks)
+        """Sizes of the chosen grid for the whole model, of the coarse one for a layer."""
+        return Sizes.of(self.settings["grid"] if layer is None else COARSE, length + self.sinks)
 
     def _allowed(self, layer: int | None) -> list[float]:
-        return [rise for tau in self.settings.taus for rise in allowed_rises(tau, layer, len(self.layers))]
+        return [rise for tau in self.settings["taus"] for rise in rules.allowed_rises(tau, layer, len(self.layers))]
 
-    def _curve(self, losses: Losses, length: int, way: str, layer: int | None) -> Curve:
-        windows = self._windows(length, layer)
-        baseline = losses.baseline(windows)
+    def _losses(self, windows: Sequence[Window], way: str = "", size: int = 0, layer: int | None = None) -> Tensor:
+        """(window,) in nats, with the top keys alone, in one layer or in all; without a way, of the unchanged model.
 
-        def losses_with(size: int) -> Tensor:
-            return losses.truncated(windows, Truncation(way, size, layer))
+        Each loss is evaluated once and kept right away; losses of some windows are reused from all.
+        """
+        length, where = windows[0].length, "" if layer is None else f"layer{layer}-"
+        part = f"losses/{length}-" + (f"{where}{way}-{size}" if way else BASELINE)
+        known = self._known(part)
+        if any(window.index not in known for window in windows):
+            spec: Any = top_keys(size, way) if layer is None else {f"layers.{layer}": top_keys(size, way)}
+            words = f"length {length}, {f'{where}{way}, N = {size}' if way else 'baseline loss'}"
+            with swap(self.model, spec) if way else nullcontext():
+                last = last_targets(self.settings["targets"])
+                losses = window_losses(self.model, windows, lambda _: self.watch.step(words), last)
+            known |= dict(zip((window.index for window in windows), losses.tolist(), strict=True))
+            self.parts.keep_json(part, {"by_window": known})
+        return torch.tensor([known[window.index] for window in windows], dtype=torch.float64)
 
-        return trace(
-            losses_with, baseline, baseline, self._allowed(layer), self._sizes(length, layer), length=length, way=way,
-            layer=layer,
-        )  # fmt: skip
+    def _known(self, part: str) -> dict[int, float]:
+        """Losses of an earlier call, by number of the window; none if the part is missing or damaged."""
+        kept = self.parts.json(part) or {"by_window": {}}
+        return {int(index): float(loss) for index, loss in kept["by_window"].items()}
 
-    def _separability(self, sizes: Sequence[int]) -> Run:
-        settings = self.settings.diagnosis(self.model.context, sizes)
-        with self.watch.within_a_study():
-            return measure_run(self.model, self.text, settings, self._run_folder, self.watch)
-
-    def _manifest(self, run: Run, seconds: float) -> dict[str, Any]:
-        facts = manifest_facts(Capacity.study, self.model, self.text, self.settings.as_json()) | {
-            "layers": self.layers,
-            "sinks": self.sinks,
-            "self_check": {"error": self.error, "tokens": len(self.probe)},
-            "windows": run.manifest["windows"],
-            "skipped": list(run.manifest["skipped"]),
-        }
-        return finished_manifest(facts, self.parts, {"total": seconds}, run.manifest["measured_again"])
+    def _say_cost(self) -> None:
+        """Cost of the remaining work; a finished study has left a summary along with its losses."""
+        folder, kept = self.parts.folder, Counter[int]()  # windows of each length that an earlier call left
+        for path in () if folder is None else sorted((folder / "losses").glob("*-*.json")):
+            if (first := path.name.partition("-")[0]).isdecimal():
+                kept[int(first)] += len(self._known(f"losses/{path.stem}"))
+        if kept.total() and folder is not None and (folder / f"{Capacity.study}.json").is_file():
+            self.watch.say("all windows were measured before")
+            return
+        planned = Counter(window.length for window in self.cut)  # the baseline
+        for length, _, layer in self._keys():  # how far a search goes depends on the losses
+            tried = self._sizes(length, layer).expected(len(self._allowed(layer)))
+            planned[length] += tried * len(self._windows(length, layer))
+        left, diagnosed = list((planned - kept).elements()), set(finished_windows(self.separability))
+        to_diagnose = [window.length for window in self.cut if (window.length, window.index) not in diagnosed]
+        losses = estimate(self.model, left, *self.timed, 1.0, losses=True)
+        self.watch.say(str(losses + estimate(self.model, to_diagnose, *self.timed, queries=self.base.queries)))
+        self.watch.expect(len(left))

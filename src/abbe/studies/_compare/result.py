@@ -1,111 +1,129 @@
-"""The settings and the result of a comparison of normalizers."""
+"""The result of a comparison of normalizers: its tables, and what people see of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import polars as pl
 
-from ..._arguments import between, is_whole, several, shown, whole
-from ..._errors import AbbeError
-from ...measures import USUAL_SIZE
-from ...results import Result, as_csv, as_rows, as_text, read_content, tables_from
-from ...runs.settings import Settings, plain_settings, window_settings
+from ...results import Result
+from ...views import TextTable, View
 from ...words.finding import Finding, findings_from
+from ...words.frames import Column, column, frame
+from ...words.manifest import model_name, part_of
 from ...words.names import BASELINE, JUMPS
-from .._shared.prompts import DECOYS, DEPTHS
-from .._shared.truncation import COARSE, checked_grid
-from .alternatives import Alternative
+from ...words.numbers import MISSING, interval, many, number, percent, sentence
 
-SUMMARY = "compare.json"
-ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
-LENGTH = 512
-NEEDLE_LENGTHS = (128, 256, 512, 1024)
-MOST_PROMPTS = 100_000  # all are made before the first is read
+_measured = partial(column, interval=True)
+_COLUMNS = (
+    _measured("loss", float, "high means that the next token is predicted badly, low that it is predicted well",
+              label="loss (nats)"),
+    _measured("perplexity", float, "exp of the loss: among how many tokens the model hesitates; low is good"),
+    _measured("loss_change", float, "above 0 means worse than the baseline, on the same windows",
+              label="change of the loss (nats)", signed=True),
+    _measured("loss_rise", float, "the same as a share of the baseline's loss", label="change of the loss", share=True,
+              signed=True),
+    _measured("effective_tokens", float, "high means that many keys share the weight, low (1) that one has it"),
+    _measured("active", float, "keys with a weight above 0; low means that attention is sparse", label="active tokens"),
+    _measured("zeros", float, "share of the visible keys whose weight is exactly 0; high means sparse",
+              label="exact zeros", share=True),
+    _measured("separability", float, "high (1) means that a ball holds the 20 selected tokens and no other; exact "
+              "zeros tie, and ties count", label="separability of 20"),
+    _measured("separable", float, "share of the weight on tokens that the output separates from all unselected ones; "
+              "ties do not count", label="separable weight", share=True),
+    _measured("separable_gain", float, "above 0 means more than the baseline", label="gain in separable weight",
+              share=True, signed=True),
+    _measured("distance_per_token", float, "high means that an unselected token lies far from the sum of the 20 "
+              "selected, low that it lies near"),
+    _measured("capacity", float, "how many of the largest weights per query are enough: without the others the loss "
+              "rises by at most tau, 5 % by default; low means that few tokens carry the model",
+              label="capacity (tokens)"),
+    _measured("capacity_ratio", float, "below 1 means that fewer tokens are enough than with the baseline",
+              label="capacity over baseline"),
+    _measured("sensitivity", float, "how far weights move with logits in the worst direction, each head at the "
+              "temperature at which it is as selective as the baseline; high means fragile",
+              label="sensitivity at equal selectivity"),
+    _measured("sensitivity_own", float, "of the unchanged model, on the same heads",
+              label="sensitivity of the baseline"),
+    _measured("sensitivity_ratio", float, "below 1 means calmer than softmax that is as selective",
+              label="sensitivity over baseline"),
+    _measured("needle_accuracy", float, "share of the prompts whose answer is right; the needle test lists the share "
+              "by chance", share=True),
+    _measured("needle_gain", float, "needle accuracy minus that of the baseline on the same prompts; above 0 means "
+              "that more are found. No interval where both are right on the same prompts", share=True, signed=True),
+    _measured("needle_margin", float, "logit of the right answer minus that of the best wrong one; above 0 is right",
+              label="needle margin (logits)", signed=True),
+    column("temperature", float, "geometric mean over the heads that can be matched; high means that the normalizer "
+           "must be softened", label="temperature for equal selectivity"),
+    column("matched_heads", float, "share of the swapped heads that can be made as selective as the baseline",
+           label="heads matched", share=True),
+    column("sensitivity_theory", float, "Lipschitz constant at which a margin of 1 gives one key of the window a "
+           "weight of 0.9", label="sensitivity, proved"),
+    column("time_ratio", float, "of a forward pass; high means slow", label="time over baseline"),
+    column("seconds", float, "the best of several passes of one window", label="seconds per pass"),
+    column("extra_megabytes", float, "of the tensors of a forward pass, beyond the baseline",
+           label="extra memory (MB)", signed=True),
+)  # fmt: skip
+_BY_NAME = {each.name: each for each in _COLUMNS}
+_NORMALIZER = column("normalizer", str, "baseline, a spec, patterns with specs, or a file")
+_PARTS = (  # of the rule
+    column("affordable", bool, "whether its loss is at most 1 % worse", label="loss not 1 % worse"),
+    column("lowers_loss", bool, "whether its loss is lower", label="lowers the loss"),
+    column("separates", bool, "whether more of its weight is separable; not a reason to recommend it",
+           label="more separable weight"),
+    column("needs_fewer", bool, "whether its capacity is smaller", label="smaller capacity"),
+    column("retrieves", bool, "whether it finds more needles", label="finds more needles"),
+    column("helps", bool, "whether it is affordable and one of the other three holds"),
+)  # fmt: skip
 
-SELECTIVITY = ("effective_tokens", "active", "zeros", "separability", "separable", "distance_per_token")
-# Columns with an interval, in columns _low and _high.
-MEASURED = (
-    *("loss", "perplexity", "loss_change", "loss_rise"),
-    *("effective_tokens", "active", "zeros", "separability", "separable", "separable_gain", "distance_per_token"),
-    *("capacity", "capacity_ratio", "sensitivity", "sensitivity_own", "sensitivity_ratio"),
-    *("needle_accuracy", "needle_gain", "needle_margin"),
+# In the terminal three tables with room for intervals in 80 columns; on the page all numbers, five columns at most.
+_IN_TERMINAL = {
+    "Loss and time": ("loss", "loss_rise", "time_ratio"),
+    "Sparsity": ("active", "separable", "capacity"),
+    "Sensitivity and needles": ("sensitivity_ratio", "needle_accuracy", "needle_gain"),
+}
+_ON_PAGE = {
+    "Loss": ("loss", "perplexity", "loss_change", "loss_rise"),
+    "Sparsity": ("active", "capacity", "capacity_ratio", "effective_tokens", "zeros"),
+    "Separability": ("separable", "separable_gain", "separability", "distance_per_token"),
+    "Sensitivity": ("sensitivity_ratio", "sensitivity", "sensitivity_own", "sensitivity_theory"),
+    "Equal selectivity, time and memory": ("temperature", "matched_heads", "time_ratio", "seconds", "extra_megabytes"),
+    "Needles": ("needle_accuracy", "needle_gain", "needle_margin"),
+}
+# Relative to the baseline, whose own values are 0 or 1 by definition: an interval would look measured.
+_RELATIVE = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+_NAME = 20  # letters that a column of a terminal has room for
+_MARK, _MARKED = "†", ("sensitivity", "sensitivity_ratio")
+_BETWEEN_JUMPS = (
+    f"{_MARK} excludes jumps: weights change abruptly when a key enters or leaves the selection, so the true "
+    "sensitivity is higher."
 )
-PLAIN = ("temperature", "matched_heads", "sensitivity_theory", "time_ratio", "seconds", "extra_megabytes")
-_COLUMNS = (*(f"{measure}{end}" for measure in MEASURED for end in ("", "_low", "_high")), *PLAIN)
-SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(_COLUMNS, pl.Float64) | {JUMPS: pl.Boolean}
-NEEDLE_SCHEMA: dict[str, Any] = {
-    "normalizer": pl.String, "kind": pl.String, "length": pl.Int32, "depth": pl.Float64, "prompts": pl.Int32,
-    "accuracy": pl.Float64, "accuracy_low": pl.Float64, "accuracy_high": pl.Float64, "chance": pl.Float64,
-    "gain": pl.Float64, "gain_low": pl.Float64, "gain_high": pl.Float64,
-    "margin": pl.Float64, "margin_low": pl.Float64, "margin_high": pl.Float64,
-}  # fmt: skip
-JUDGEMENT_SCHEMA: dict[str, Any] = {"normalizer": pl.String} | dict.fromkeys(
-    ("affordable", "lowers_loss", "separates", "needs_fewer", "retrieves", "helps"), pl.Boolean
+_SWAPPED = (
+    "Every normalizer was swapped into the trained model, into all layers and heads unless its name says which. The "
+    "model was not retrained: a normalizer used from the start of training may do better."
+)
+_PROMPTS = (
+    "Prompts with one right answer, made from words of the text: a list of keys and values in which one key is asked "
+    "for, and the user's text with sentences that each give a key its word, of which one is asked for. The answer is "
+    "right if the right word gets a larger logit than all other candidates. A model that copies any of the words given "
+    "in the text, whatever the key, is right in 1 of {given} prompts of the second kind, more often only where a "
+    "prompt was too short for {given} of them. All normalizers answer the same prompts: a gain over the baseline "
+    "counts only those that one of the two gets right and the other wrong. A small model may fail with every "
+    "normalizer."
 )
 
 
-@dataclass(frozen=True)
-class CompareSettings:
-    """Everything besides model and text that decides the numbers."""
-
-    alternatives: tuple[Alternative, ...]
-    length: int
-    windows: int
-    queries: int
-    tau: float
-    needle_lengths: tuple[int, ...]
-    prompts: int  # of each kind, length and depth
-    calibrate: bool
-    seed: int
-    level: float
-    resamples: int
-    grid: str = COARSE  # of the capacity search
-
-    def __post_init__(self) -> None:
-        checked_grid(self.grid)
-        whole("prompts", self.prompts, least=1, most=MOST_PROMPTS)
-        between("tau", self.tau, 0, 1, example=0.05)
-        self.reading()  # checks the rest
-
-    def reading(self) -> Settings:
-        """How windows are read."""
-        return window_settings(self.length, self.windows, self.queries, self.seed, self.level, self.resamples)
-
-    def as_json(self) -> dict[str, Any]:
-        files = {one.name: one.digest for one in self.alternatives if one.digest}
-        return plain_settings(self) | ({"files": files} if files else {}) | {
-            "alternatives": [one.name for one in self.alternatives],
-            "size": USUAL_SIZE, "depths": list(DEPTHS), "capacity_over": BASELINE, "needle_words": "of the text",
-            "needle_decoys": DECOYS,
-        }  # fmt: skip
-
-
-def needle_lengths_for(length: int, needle_lengths: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
-    """By default 128, 256, 512 and 1024 as far as the context goes, and `length` if it is longer."""
-    if needle_lengths is None:
-        usual = [n for n in NEEDLE_LENGTHS if context is None or n <= context]
-        return (*usual, length) if length > max(usual, default=0) else tuple(usual)
-    lengths = several("needle_lengths", needle_lengths)
-    if not lengths or any(not is_whole(n) or n < 1 for n in lengths) or sorted(set(lengths)) != list(lengths):
-        raise AbbeError(
-            f"needle_lengths must be whole numbers in rising order, such as 128, 512; got {shown(list(lengths))}"
-        )
-    if context is not None and lengths[-1] > context:
-        raise AbbeError(f"needle length {lengths[-1]} is above the model's context of {context} tokens")
-    return lengths
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Result):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Comparison(Result, study="compare"):
     """The result of `compare`.
 
     Attributes:
-        table: a row for the baseline and for every alternative; `abbe.words.columns` explains the columns.
-            Intervals are in columns with _low and _high; what could not be measured is null.
+        table: a row for the baseline and for every alternative. Intervals are in columns with _low and _high; what
+            could not be measured is null.
         needle: accuracy, gain over the baseline and margin by normalizer, kind of prompt, length and depth; null
             means all of them together.
         judgements: what each alternative does better, by the rule of the recommendation; `separates` is reported but
@@ -114,32 +132,155 @@ class Comparison(Result):
         manifest: on what, how, how long, and what was skipped.
     """
 
-    study: ClassVar[str] = "compare"
-    page: ClassVar[str] = "compare.html"
-
-    table: pl.DataFrame
-    needle: pl.DataFrame
-    judgements: pl.DataFrame
+    files: ClassVar[Mapping[str, str]] = {
+        "parts/": "what an interrupted run resumes from",
+        "calibrated/": "the runs of `abbe calibrate` behind --calibrate",
+    }
+    table: pl.DataFrame = frame(
+        "the baseline, and every alternative", _NORMALIZER, *_COLUMNS,
+        column(JUMPS, bool, "whether its weights jump somewhere: its sensitivities are then those between the jumps"),
+    )  # fmt: skip
+    needle: pl.DataFrame = frame(
+        "a normalizer, kind of prompt, length and depth; null means all of them together",
+        column("normalizer", str, "as in the table"), column("kind", str, "key-value or needle"),
+        column("length", int, "tokens of the prompt"),
+        column("depth", float, "place of the answer, from 0 (begin) to 1 (end)"), column("prompts", int, "how many"),
+        _measured("accuracy", float, "share of right answers, with Wilson's interval"),
+        column("chance", float, "accuracy of guessing among the candidates"),
+        _measured("gain", float, "accuracy minus the baseline's on the same prompts"),
+        _measured("margin", float, "logit of the right answer minus that of the best wrong one"),
+    )  # fmt: skip
+    judgements: pl.DataFrame = frame(
+        "an alternative, judged by the rule of the recommendation",
+        column("normalizer", str, "as in the table"),
+        *_PARTS,
+    )
     recommendation: Finding
     manifest: Mapping[str, Any]
 
     def __repr__(self) -> str:
-        model, alternatives = self.manifest["model"]["name"], len(self.table) - 1
-        return f"Comparison({model}, {alternatives} alternatives: {self.recommendation.sentence})"
+        name, alternatives = self.manifest["model"]["name"], self.table.height - 1
+        return f"Comparison({name}, {alternatives} alternatives: {self.recommendation.sentence})"
 
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "recommendation": asdict(self.recommendation),
-            **as_rows({"table": self.table, "judgements": self.judgements, "needle": self.needle}),
-            "manifest": dict(self.manifest),
-        }
+    def _content(self) -> dict[str, Any]:
+        return {"recommendation": asdict(self.recommendation)}
 
-    def _files(self) -> dict[str, bytes | str]:
-        return as_csv({"table": self.table, "needle": self.needle}) | {SUMMARY: as_text(self.as_json())}
+    @classmethod
+    def _from_content(cls, content: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+        return {"recommendation": findings_from([content["recommendation"]])[0]}
+
+    def view(self) -> View:
+        def charts(theme: Any) -> Any:
+            from .charts import charts_of  # altair belongs to the extra `report`
+
+            return charts_of(self, theme)
+
+        return View(
+            study=self.study,
+            question=f"Would another normalizer help {model_name(self.manifest)}?",
+            about=[self._measured_on()],
+            heading="The answer",
+            findings=[self.recommendation],
+            tables=[
+                *self._judged(),
+                *(self._numbers(*one, on=("terminal", "card"), breaks=("(",)) for one in _IN_TERMINAL.items()),
+                *(self._numbers(*one, on=("page",)) for one in _ON_PAGE.items()),
+                *self._needles(),
+                self._glossary(),
+            ],
+            charts=charts,
+            manifest=self.manifest,
+        )
+
+    def _measured_on(self) -> str:
+        windows, length = len(self.manifest.get("windows") or ()), part_of(self.manifest, "settings").get("length")
+        parts = [f"{many(self.table.height - 1, 'alternative')} to the model's attention as it is"]
+        if windows:
+            parts.append(f"each on the same {windows} windows of {length:,} tokens")
+        if name := part_of(self.manifest, "text").get("name"):
+            parts.append(f"from “{name}”")
+        return ", ".join(parts) + "."
+
+    def _judged(self) -> list[TextTable]:
+        """Which parts of the rule hold: a list in the terminal, which has no room for their columns."""
+        rows, listed = [], []
+        for row in self.judgements.to_dicts():
+            rows.append([row["normalizer"], *("✓ yes" if row[part.name] else "✗ no" for part in _PARTS)])
+            listed.append([row["normalizer"], ", ".join(part.label for part in _PARTS if row[part.name]) or MISSING])
+        columns = ["alternative", *(part.label for part in _PARTS)]
+        return [
+            TextTable("By the rule", ("alternative", "holds"), listed, on=("terminal", "card"), left=("holds",)),
+            TextTable("By the rule", columns, rows, _SWAPPED, on=("page",)),
+        ]
+
+    def _numbers(self, title: str, names: Sequence[str], **options: Any) -> TextTable:
+        columns, numbers = [_BY_NAME[name] for name in names], self.table.to_dicts()
+        rows = [[name_of(row["normalizer"]), *(cell_text(each, row) for each in columns)] for row in numbers]
+        labels = ["normalizer", *(each.label for each in columns)]
+        notes = [_BETWEEN_JUMPS] if any(_MARK in cell for row in rows for cell in row[1:]) else []
+        notes += [self._intervals()] if names[0] == "loss" else []
+        # A terminal has no room for long names and labels unless they are wrapped.
+        fitting = labels if max(len(row[0]) for row in rows) <= _NAME else labels[1:]
+        whole = tuple(label for label in fitting if len(label) <= _NAME)
+        return TextTable(title, labels, rows, " ".join(notes), whole=whole, **options)
+
+    def _intervals(self) -> str:
+        settings = part_of(self.manifest, "settings")
+        between = "" if settings.get("grid") == "exact" else ", between powers of 2"
+        return (
+            f"In brackets: intervals of nominal {percent(settings.get('level', 0.95), 4)}, by resampling the same "
+            "windows in pairs; of needle gains exact, from the prompts on which two differ. Capacity: at a rise of the "
+            f"loss of {percent(settings.get('tau', 0.05), 3)}, on all windows{between}."
+        )
+
+    def _needles(self) -> list[TextTable]:
+        """Right answers by kind of prompt; and by length, one normalizer at a time."""
+        of_kinds = self.needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null())
+        given = 1 + int(part_of(self.manifest, "settings").get("needle_decoys") or 0)
+        measured = {name: replace(_BY_NAME[f"needle_{name}"], name=name) for name in ("accuracy", "gain", "margin")}
+
+        def table(title: str, rows: pl.DataFrame, *more: str, note: str = "", choose: str = "") -> TextTable:
+            cells = [
+                [name_of(row["normalizer"]), row["kind"], *(number(row[name]) for name in (*more, "prompts")),
+                 *(cell_text(each, row) for each in measured.values()), percent(row["chance"], 2)]
+                for row in rows.to_dicts()
+            ]  # fmt: skip
+            columns = ["normalizer", "kind", *more, "prompts", "accuracy", "gain over baseline"]
+            columns += ["margin (logits)", "chance"]
+            return TextTable(title, columns, cells, note, choose, on=("page",))
+
+        whole = pl.col("length").is_null()
+        return [
+            table("Needle test", of_kinds.filter(whole), note=_PROMPTS.format(given=given)),
+            table("Needle test by length", of_kinds.filter(~whole), "length", choose="normalizer"),
+        ]
+
+    def _glossary(self) -> TextTable:
+        rows = [[each.label, each.name, f"{sentence(each.meaning)}."] for each in _COLUMNS]
+        columns = ("number", "column", "high means, low means")
+        return TextTable("Glossary", columns, rows, on=("page",), left=columns)
 
 
-def opened_comparison(folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Comparison:
-    content = read_content(folder / SUMMARY, stored)
-    tables = tables_from(content, {"table": SCHEMA, "needle": NEEDLE_SCHEMA, "judgements": JUDGEMENT_SCHEMA})
-    (recommendation,) = findings_from([content["recommendation"]])
-    return Comparison(**tables, recommendation=recommendation, manifest=manifest)
+def name_of(normalizer: str) -> str:
+    """Name of a normalizer in tables and tooltips."""
+    return f"{BASELINE} (softmax)" if normalizer == BASELINE else normalizer
+
+
+def cell_text(each: Column, row: Mapping[str, Any]) -> str:
+    """ "3.21 (3.1 to 3.3)": a number of a normalizer and its interval, marked if it leaves out jumps."""
+    value = row[each.name]
+    if value is None:
+        return MISSING
+    mark = f" {_MARK}" if row.get(JUMPS) and each.name in _MARKED else ""
+    low, high = (row.get(f"{each.name}{end}") for end in ("_low", "_high"))
+    # The baseline has no interval against itself, and none around its exact zeros ("0 to 0 %").
+    if row["normalizer"] == BASELINE and (each.name in _RELATIVE or low == high):
+        low = None
+    ends = interval(low, high, partial(_text, each))
+    return _text(each, value) + mark + (f" ({ends})" if ends else "")
+
+
+def _text(each: Column, value: float) -> str:
+    size = 100 * value if each.share else value
+    digits = 3 if abs(size) >= 1 else 2
+    return percent(value, digits, signed=each.signed) if each.share else number(value, digits, signed=each.signed)

@@ -1,14 +1,19 @@
 """compare: what replacing softmax would gain in this model, and what it would cost.
 
-Every normalizer reads the same windows and prompts, part by part.
+Every normalizer reads the same windows and prompts, part by part. What can be compared: a spec, patterns with their
+specs, or a saved swap; each as it is, or calibrated. Calibration fits on the first half of the text, the comparison
+reads the second.
 """
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,22 +21,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import measures
-from ..._arguments import between, whole, yes_or_no
+from ... import measures, models
+from ..._arguments import between, shown, whole, yes_or_no
+from ..._errors import AbbeError
 from ...measures import Reading, Rows, State
-from ...models import (
-    AttentionCall,
-    DeviceLike,
-    DeviceMap,
-    DtypeLike,
-    LoadedModel,
-    Text,
-    Window,
-    Windows,
-    evaluating,
-    plan,
-    swap,
-)
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap
+from ...normalizers import Normalizer, normalizer
 from ...results import finite
 from ...runs.cost import plan_memory
 from ...runs.folder import claim_folder
@@ -40,38 +35,32 @@ from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import finished_manifest, manifest_facts, window_places
 from ...runs.settings import MOST_RESAMPLES, checked_seed
 from ...runs.study import study
-from ...runs.watch import watching
+from ...runs.watch import Stages, watching
 from ...runs.window import BLOCK, allowed_error, check_tokens, model_inputs, seeded
-from ...words.names import BASELINE, RENORMALISED
+from ...words.names import BASELINE, CALIBRATED, RENORMALISED
 from ...words.numbers import about
 from .._shared.calibrated import learnable_rules
 from .._shared.estimates import window_numbers, with_nan
-from .._shared.prompts import Prompt, PromptMaker, batches, margins
-from .._shared.swapped import ROUNDS, Logits, SwapReading, at_equal_selectivity, baseline_logits, costs, theory
-from .._shared.truncation import Sizes, has_sinks, trace, truncated_rules
-from .alternatives import Alternative, NormalizersLike, Rules, as_alternatives, calibrated, halves, opened_calibrated
-from .result import (
-    ALTERNATIVES,
-    LENGTH,
-    SELECTIVITY,
-    CompareSettings,
-    Comparison,
-    needle_lengths_for,
-    opened_comparison,
-)
-from .rule import judge
-from .tables import comparison_table, curve_record, needle_table
+from .._shared.prompts import Prompt, PromptMaker, batches, margins, rising_lengths
+from .._shared.swapped import ROUNDS, Logits, Reader, at_equal_selectivity, baseline_logits, best_seconds, costs, theory
+from .._shared.truncation import Sizes, checked_grid, has_sinks, trace, truncated_rules
+from .result import Comparison
+from .rules import SELECTIVITY, CompareSettings, comparison_table, curve_record, judge, needle_table
 
-Contenders = Mapping[str, Alternative | None]  # by the name in tables; None is the baseline
-Maker = Callable[[str, Alternative | None], object]
+ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
+LENGTH = 512
+NEEDLE_LENGTHS = (128, 256, 512, 1024)
+MOST_PROMPTS = 100_000  # all are made before the first is read
 SOFTMAX = "softmax"  # swapped in to read the baseline
-_PARTS, _SPEED, _TIMED = "parts", "speed", "time and memory"
+Rules = str | Mapping[str, str]  # one spec for all heads, or specs by pattern
+NormalizersLike = str | Mapping[str, str] | Sequence[str | Mapping[str, str]]
+_SPEED = "parts/speed"
 # Total time over that of as many plain passes: 1.25 to 1.9 in small runs of the embedded model, 1.46 by default.
 _SWAPPED = 1.5
 _TRIES = 2  # the best counts: the first one warms up, and disturbances only make a pass slower
 
 
-@study(Comparison, extra="all", opened=opened_comparison)
+@study(Comparison, extra="all")
 def compare(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32,
@@ -134,234 +123,256 @@ def compare(
     place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "comparing normalizers")
     length = min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length)
+    checked_grid(grid)
     settings = CompareSettings(
-        alternatives, length, whole("windows", windows), whole("queries", queries, least=1),
-        between("tau", tau, 0, 1, 0.05), needle_lengths_for(length, needle_lengths, loaded.context),
-        whole("prompts", prompts), yes_or_no("calibrate", calibrate), checked_seed(seed),
+        length, whole("windows", windows), whole("queries", queries, least=1), between("tau", tau, 0, 1, 0.05),
+        needle_lengths_for(length, needle_lengths, loaded.context),
+        whole("prompts", prompts, least=1, most=MOST_PROMPTS), yes_or_no("calibrate", calibrate), checked_seed(seed),
         between("level", level, 0, 1, 0.95), whole("resamples", resamples, least=1, most=MOST_RESAMPLES), grid,
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
-        return _Comparing(loaded, source, settings, place, watch).run()
+        return _Comparing(loaded, source, settings, place, watch).run(alternatives)
+
+
+def needle_lengths_for(length: int, needle_lengths: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
+    """Lengths of prompts: by default 128, 256, 512 and 1024 as far as the context goes, and a longer `length`."""
+    if needle_lengths is None:
+        usual = [n for n in NEEDLE_LENGTHS if context is None or n <= context]
+        return (*usual, length) if length > max(usual, default=0) else tuple(usual)
+    return rising_lengths("needle_lengths", needle_lengths, context)
+
+
+# -- Alternatives -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A name for tables, and what is swapped: rules, or a saved swap; None for the baseline."""
+
+    name: str
+    what: Rules | None
+    digest: str = ""  # of a file: a comparison must not resume with another swap of the same name
+
+    @property
+    def rules(self) -> Rules | None:
+        """None for the baseline and for a file."""
+        return None if isinstance(self.what, str) and self.what.startswith(models.FILE_PREFIX) else self.what
+
+    @property
+    def swapped(self) -> Rules:
+        """The swap under which it is read."""
+        return SOFTMAX if self.what is None else self.what
+
+
+def as_alternatives(normalizers: NormalizersLike) -> tuple[Alternative, ...]:
+    """A single one needs no list. Patterns and files are checked against the model later."""
+    if isinstance(normalizers, str | bytes | Mapping) or not isinstance(normalizers, Iterable):
+        normalizers = [normalizers]
+    alternatives = tuple(map(_alternative, normalizers))
+    if not alternatives:
+        raise AbbeError("there is nothing to compare with: name a normalizer, such as entmax:alpha=1.5")
+    names = [alternative.name for alternative in alternatives]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise AbbeError(f"{twice} is given twice: name each normalizer once")
+    return alternatives
+
+
+def _alternative(given: Any) -> Alternative:
+    for spec in given.values() if isinstance(given, Mapping) else [given]:
+        if isinstance(spec, Normalizer):  # it may belong to one layer of a model, and only its owner knows which
+            raise AbbeError(
+                f"compare cannot take the Normalizer instance {spec}: save the swap and give file:PATH, or give this "
+                "spec, which makes a new one for each layer"
+            )
+        if not isinstance(spec, str):
+            raise AbbeError(f"{shown(spec)} is not a spec: write a normalizer as text, such as 'entmax:alpha=1.5'")
+    name = "; ".join(f"{pattern}={spec}" for pattern, spec in given.items()) if isinstance(given, Mapping) else given
+    if name.startswith(models.FILE_PREFIX):
+        path = Path(name.removeprefix(models.FILE_PREFIX))
+        try:
+            return Alternative(name, name, hashlib.sha256(path.read_bytes()).hexdigest())
+        except OSError as error:
+            raise AbbeError(f"{path} cannot be read: {error.strerror}") from None
+    rules = models.rules_in(name)
+    for spec in rules.values() if isinstance(rules, Mapping) else [rules]:
+        normalizer(spec)  # a mistake is reported before a model is loaded
+    return Alternative(name, rules)
+
+
+def halves(text: Text) -> tuple[Text, Text]:
+    """The text in two parts that share no word, cut at a space near its middle."""
+    middle = len(text.content) // 2
+    cut = next((place for place in range(middle, len(text.content)) if text.content[place].isspace()), middle)
+    return Text(f"{text.name}, first half", text.content[:cut]), Text(f"{text.name}, second half", text.content[cut:])
+
+
+# -- The work ---------------------------------------------------------------------------------------------------------
 
 
 class _Comparing(Job[CompareSettings]):
-    """One comparison: its inputs, and its parts in the order in which they are measured."""
+    """One comparison: what is measured of every contender is a part, except the times, which one process takes."""
 
-    def __post_init__(self) -> None:
-        model, text, settings = self.model, self.text, self.settings
-        self.for_fitting: Text | None
-        self.for_fitting, read = halves(text) if settings.calibrate else (None, text)
-        self.windows: Windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
-        self.facts = manifest_facts(Comparison.study, model, text, settings.as_json())
+    def run(self, alternatives: Sequence[Alternative]) -> Comparison:
+        model, settings, read = self.model, self.settings, self.text
+        self.for_fitting: Text | None = None
+        if settings.calibrate:
+            self.for_fitting, read = halves(self.text)
+        self.windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
         maker = PromptMaker(model.tokenizer, read, settings.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.skipped = [*self.windows.skipped, *maker.skipped]
+        self.reading = settings.reading()
         self._logits: Logits | None = None
-        self._baseline_losses: list[float | None] = []  # by window; the baseline is read first
-
-    def run(self) -> Comparison:
-        self._check_alternatives()
-        error = self._check()
+        fitted: dict[str, int] = {}  # number of the alternative by part
+        for number, alternative in enumerate(alternatives):
+            # Each must fit this model: a mistake is reported before anything is measured.
+            plan(model, alternative.swapped)
+            if settings.calibrate and alternative.rules is not None:
+                plan(model, learnable_rules(alternative.rules))
+                fitted[f"parts/calibrated-{number}"] = number
+        named: dict[str, Any] = {"alternatives": [alternative.name for alternative in alternatives]}
+        if files := {alternative.name: alternative.digest for alternative in alternatives if alternative.digest}:
+            named["files"] = files
+        facts = manifest_facts(Comparison.study, model, self.text, settings.as_json() | named)
+        error = self._check(1 + len(alternatives) + len(fitted), fitted)
         self.parts = claim_folder(
-            self.folder, Comparison.study, self.model, self.text, self.facts["settings"], self.watch.announce
+            self.folder, Comparison.study, model, self.text, facts["settings"], self.watch.announce
         )
-        return self._compared(error)
-
-    def _check_alternatives(self) -> None:
-        """Each must fit this model: a mistake is reported before anything is measured."""
-        for alternative in self.settings.alternatives:
-            plan(self.model, alternative.what)
-            if self.for_fitting is not None and alternative.rules is not None:
-                plan(self.model, learnable_rules(alternative.rules))
-
-    def _compared(self, error: float) -> Comparison:
         with tempfile.TemporaryDirectory() as scratch:
-            contenders = self._contenders(Path(scratch))
-            self._make_parts(contenders)
-            records = {name: self._record(name, alternative) for name, alternative in contenders.items()}
-            of_prompts = {name: self._needle(name, alternative) for name, alternative in contenders.items()}
-            speed = self._speed_of(contenders)
-        s = self.settings
-        needle = needle_table(self.prompts, of_prompts, s.level, s.resamples, s.seed)
-        table = comparison_table(records, speed, needle, s)
-        judgements, recommendation = judge(table, len(self.windows), s.level)
-        return Comparison(table, needle, judgements, recommendation, self._manifest(error, records))
+            self.contenders = self._contenders(alternatives, fitted, self.folder or Path(scratch))
+            # The number of a contender, since its name may not be a valid file name.
+            places = range(len(self.contenders))
+            parts = {f"parts/{place}-{what}": (place, what) for place in places for what in self._steps}
+            self.parts.each(parts, lambda part: self._part(*parts[part]), self.stages.end)
+            records = {one.name: self._records(place, one) for place, one in enumerate(self.contenders)}
+            speed = self._speed()
+        margins_of = {name: with_nan(record["needle"]["margins"]) for name, record in records.items()}
+        needle = needle_table(self.prompts, margins_of, settings)
+        table = comparison_table(records, speed, needle, settings)
+        judgements, recommendation = judge(table, len(self.windows), settings.level)
+        manifest = self._manifest(facts, error, records)
+        return Comparison(
+            table=table, needle=needle, judgements=judgements, recommendation=recommendation, manifest=manifest
+        )
 
-    def _check(self) -> float:
+    def _check(self, contenders: int, fitted: Iterable[str]) -> float:
         """Check that softmax swapped in reproduces the model; announce the cost."""
-        tokens, settings = check_tokens(self.model, self.windows), self.settings
+        tokens, settings, windows = check_tokens(self.model, self.windows), self.settings, len(self.windows)
         lengths = (settings.length, *settings.needle_lengths)
         plan_memory(self.model, lengths, len(tokens), self.watch.say, queries=settings.queries, losses=True)
         with swap(self.model, SOFTMAX) as trial:
             error = trial.check(**model_inputs(self.model, tokens))
             sinks = has_sinks(self.model, trial, tokens)
         self._sizes = Sizes.of(settings.grid, settings.length + sinks)
-        alternatives = settings.alternatives
-        count = 1 + len(alternatives) + settings.calibrate * sum(one.rules is not None for one in alternatives)
+        capacity = self._sizes.expected(1) * windows
+        prompts = len(batches(self.prompts))
+        self._steps = {"windows": windows, "capacity": capacity, "sensitivity": 0, "needle": prompts}
+        counts = {f"parts/{place}-{what}": self._steps[what] for place in range(contenders) for what in self._steps}
+        self.stages = Stages(self.watch, dict.fromkeys(fitted, 1) | counts | {_SPEED: ROUNDS * contenders})
         self.watch.say_checked(self.model.name, error, allowed_error(self.model))
-        tokens_to_read, seconds = expected_cost(self.model, self.windows[0], self.prompts, self._passes(), count)
-        self.watch.say(f"{count} normalizers, {tokens_to_read:,} tokens: about {about(seconds)}")
-        self.watch.expect(count * (self._passes() + len(batches(self.prompts))))
+        passes = windows + capacity + ROUNDS
+        to_read, seconds = expected_cost(self.model, self.windows[0], self.prompts, passes, contenders)
+        self.watch.say(f"{contenders} normalizers, {to_read:,} tokens: about {about(seconds)}")
         return error
 
-    def _passes(self) -> int:
-        """Of one normalizer, without the needles."""
-        return (1 + self._sizes.expected(1)) * len(self.windows) + ROUNDS
+    def _contenders(
+        self, alternatives: Sequence[Alternative], fitted: Mapping[str, int], folder: Path
+    ) -> list[Alternative]:
+        """The baseline and every alternative, each followed by its calibrated version.
 
-    def _contenders(self, scratch: Path) -> Contenders:
-        """The baseline, and every alternative, followed by its calibrated version if wanted."""
-        fitted = self._calibrated(scratch) if self.for_fitting is not None else {}
-        contenders: dict[str, Alternative | None] = {BASELINE: None}
-        for number, alternative in enumerate(self.settings.alternatives):
-            contenders[alternative.name] = alternative
-            if number in fitted:
-                contenders[fitted[number][0].name] = fitted[number][0]
-                self.skipped += fitted[number][1]
-        self.places = {name: place for place, name in enumerate(contenders)}
-        return contenders
+        A calibration is a part, with the run of `abbe calibrate` in its own folder.
+        """
+        from ... import studies  # the public functions: studies do not import each other
 
-    def _calibrated(self, scratch: Path) -> dict[int, tuple[Alternative, list[str]]]:
-        """The calibrated alternatives by number; each is a part, with the run of `abbe calibrate` in its own folder."""
-        alternatives = {n: one for n, one in enumerate(self.settings.alternatives) if one.rules is not None}
-        parts = {f"{_PARTS}/calibrated-{number}": number for number in alternatives}
-        folders = {number: (self.folder or scratch) / "calibrated" / str(number) for number in alternatives}
-        size, text = self.settings, self.for_fitting
-        made: dict[int, tuple[Alternative, list[str]]] = {}
-        assert text is not None
+        public: Any = studies
+        calibrations: dict[str, Any] = {}
+        folders = {part: folder / "calibrated" / str(number) for part, number in fitted.items()}
 
         def make(part: str) -> None:
-            number = parts[part]
-            name, rules = alternatives[number].name, alternatives[number].rules
-            assert rules is not None
-            options: dict[str, Any] = {"length": size.length, "windows": size.windows, "seed": size.seed}
-            made[number] = calibrated(self.model, name, rules, text, **options, folder=folders[number])
+            s = self.settings
+            calibrations[part] = public.calibrate(
+                self.model, self.for_fitting, normalizer=alternatives[fitted[part]].rules, length=s.length,
+                windows=s.windows, held_out=1, seed=s.seed, folder=folders[part], progress=False,
+            )  # fmt: skip
             self.parts.keep_json(part, {})
 
-        self.parts.each(parts, make)
-        absent = {number: one for number, one in alternatives.items() if number not in made}  # made elsewhere
-        return made | {number: opened_calibrated(one.name, folders[number]) for number, one in absent.items()}
+        self.parts.each(fitted, make, self.stages.end)
+        contenders = [Alternative(BASELINE, None)]
+        for number, alternative in enumerate(alternatives):
+            contenders.append(alternative)
+            if (part := f"parts/calibrated-{number}") in fitted:
+                calibration = calibrations.get(part) or public.open(folders[part])  # or made by another process
+                name = alternative.name + CALIBRATED
+                if calibration.file is None:
+                    raise AbbeError(f"calibration of {alternative.name} left no file to swap in {folders[part]}")
+                contenders.append(Alternative(name, f"{models.FILE_PREFIX}{calibration.file}"))
+                self.skipped += [f"{name}: {why}" for why in calibration.manifest["skipped"]]
+        return contenders
 
-    def _make_parts(self, contenders: Contenders) -> None:
-        """Everything that is measured of a contender, except the times, is a part."""
+    def _part(self, place: int, what: str) -> dict[str, Any]:
+        """A record of an earlier call, or measured now, as it comes back from JSON."""
+        make, part, contender = getattr(self, f"_measure_{what}"), f"parts/{place}-{what}", self.contenders[place]
 
-        def make_capacity(name: str, alternative: Alternative | None) -> None:
-            self._windows(BASELINE, None)
-            self._capacity(name, alternative, self._windows(name, alternative)["loss"])
+        def step(_: object = None) -> None:
+            self.stages.step(part, f"{contender.name}: {what}")
 
-        makers: dict[str, Maker] = {
-            "windows": self._windows,
-            "capacity": make_capacity,
-            "sensitivity": self._sensitivity,
-            "needle": self._needle,
-        }
-        parts = {f"{_PARTS}/{self.places[name]}-{what}": (name, what) for name in contenders for what in makers}
+        return self.parts.get_or_make(part, lambda: finite(make(place, contender, step)))
 
-        def make(part: str) -> None:
-            name, what = parts[part]
-            makers[what](name, contenders[name])
-
-        self.parts.each(parts, make)
-
-    def _part(self, name: str, what: str, make: Callable[[], Mapping[str, Any]], steps: int) -> dict[str, Any]:
-        """Kept under the place of the normalizer, as its name may not be a valid file name."""
-        return self._kept(f"{self.places[name]}-{what}", make, f"{name}: {what}", steps)
-
-    def _kept(self, name: str, make: Callable[[], Mapping[str, Any]], step: str, steps: int) -> dict[str, Any]:
-        """A part from an earlier call, or else from `make`, as it comes back from JSON."""
-        kept = self.parts.json(f"{_PARTS}/{name}")
-        if kept is not None:
-            for _ in range(steps):
-                self.watch.step(step)
-            return kept
-        content: dict[str, Any] = finite(make())
-        self.parts.keep_json(f"{_PARTS}/{name}", content)
-        return content
-
-    def _record(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
-        windows = self._windows(name, alternative)
-        capacity = self._capacity(name, alternative, windows["loss"])
-        sensitivity = self._sensitivity(name, alternative)
+    def _records(self, place: int, one: Alternative) -> dict[str, Any]:
         # The theory is for the parameters of one spec for all heads: fitted ones are in a file, which has none.
-        spec = SOFTMAX if alternative is None else alternative.spec
-        proved = None if spec is None else theory(spec, self.settings.length)
-        return {"windows": windows, "capacity": capacity, "sensitivity": sensitivity, "theory": proved}
+        spec = SOFTMAX if one.what is None else one.rules
+        proved = theory(spec, self.settings.length) if isinstance(spec, str) else None
+        return {what: self._part(place, what) for what in self._steps} | {"theory": proved}
 
-    def _windows(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
+    def _measure_windows(self, place: int, one: Alternative, step: Callable[[], None]) -> dict[str, Any]:
         """Loss and selectivity by window; the baseline's loss is that of the unchanged model."""
+        with swap(self.model, one.swapped) as running:
+            by_window = selectivity_reader(self.model, running, self.reading).read_all(self.windows, step)
+        if one.what is None:
+            by_window["loss"] = window_losses(self.model, self.windows).tolist()
+        return by_window
 
-        def make() -> dict[str, Any]:
-            with swap(self.model, _swapped(alternative)) as running:
-                reader = SwapReader(self.model, running, self.settings.reading())
-                by_window = reader.read_all(self.windows, lambda: self.watch.step(f"{name}: windows"))
-            if name == BASELINE:
-                by_window["loss"] = window_losses(self.model, self.windows).tolist()
-            return by_window
-
-        windows = self._part(name, "windows", make, len(self.windows))
-        if name == BASELINE:
-            self._baseline_losses = windows["loss"]
-        return windows
-
-    def _capacity(self, name: str, alternative: Alternative | None, losses: Sequence[float | None]) -> dict[str, Any]:
-        """After the windows of the baseline."""
+    def _measure_capacity(self, place: int, one: Alternative, step: Callable[..., None]) -> dict[str, Any]:
+        baseline, full = (window_numbers(self._part(who, "windows")["loss"]) for who in (0, place))
 
         def losses_with(keep: int) -> Tensor:
-            say = f"{name}: top {keep} weights"
-            with swap(self.model, truncated_rules(self.model, _swapped(alternative), keep)):
-                return window_losses(self.model, self.windows, lambda _: self.watch.step(say))
+            with swap(self.model, truncated_rules(self.model, one.swapped, keep)):
+                return window_losses(self.model, self.windows, step)
 
-        def make() -> dict[str, Any]:
-            baseline, full = window_numbers(self._baseline_losses), window_numbers(losses)
-            taus, length = [self.settings.tau], self.settings.length
-            return curve_record(trace(losses_with, baseline, full, taus, self._sizes, length=length, way=RENORMALISED))
+        taus, length = [self.settings.tau], self.settings.length
+        return curve_record(trace(losses_with, baseline, full, taus, self._sizes, length=length, way=RENORMALISED))
 
-        return self._part(name, "capacity", make, self._sizes.expected(1) * len(self.windows))
+    def _measure_sensitivity(self, place: int, one: Alternative, step: Callable[[], None]) -> dict[str, Any]:
+        """Sensitivity at equal selectivity."""
+        if self._logits is None:
+            self._logits = baseline_logits(self.model, self.windows, self.reading)
+        return at_equal_selectivity(self._logits, plan(self.model, one.swapped), self.reading, self.windows[0])
 
-    def _sensitivity(self, name: str, alternative: Alternative | None) -> dict[str, Any]:
-        """At equal selectivity."""
+    def _measure_needle(self, place: int, one: Alternative, step: Callable[..., None]) -> dict[str, Any]:
+        with nullcontext() if one.what is None else swap(self.model, one.what):
+            return {"margins": margins(self.model, self.prompts, step)}
 
-        def make() -> dict[str, Any]:
-            reading, planned = self.settings.reading(), plan(self.model, _swapped(alternative))
-            if self._logits is None:
-                self._logits = baseline_logits(self.model, self.windows, reading)
-            return at_equal_selectivity(self._logits, planned, reading, self.windows[0])
+    def _speed(self) -> dict[str, Any]:
+        whats, tokens = {one.name: one.what for one in self.contenders}, self.windows[0].tokens
+        step = lambda: self.stages.step(_SPEED, "time and memory")  # noqa: E731
+        best = self.parts.get_or_make(_SPEED, lambda: finite(costs(self.model, tokens, whats, step)))
+        self.stages.end(_SPEED)
+        return best
 
-        return self._part(name, "sensitivity", make, 0)
-
-    def _needle(self, name: str, alternative: Alternative | None) -> list[float]:
-        def make() -> dict[str, Any]:
-            with nullcontext() if alternative is None else swap(self.model, alternative.what):
-                return {"margins": margins(self.model, self.prompts, lambda _: self.watch.step(f"{name}: needles"))}
-
-        of_prompts = self._part(name, "needle", make, len(batches(self.prompts)))["margins"]
-        return with_nan(of_prompts)
-
-    def _speed_of(self, contenders: Contenders) -> dict[str, Any]:
-        def make() -> dict[str, Any]:
-            whats = {name: None if one is None else one.what for name, one in contenders.items()}
-            return costs(self.model, self.windows[0].tokens, whats, lambda: self.watch.step(_TIMED))
-
-        return self._kept(_SPEED, make, _TIMED, ROUNDS * len(contenders))
-
-    def _manifest(self, error: float, records: Mapping[str, Any]) -> dict[str, Any]:
+    def _manifest(self, facts: Mapping[str, Any], error: float, records: Mapping[str, Any]) -> dict[str, Any]:
         infinite = [
             f"{name}: the loss is not finite in {lost} of {len(self.windows)} windows"
             for name, record in records.items()
             if (lost := sum(loss is None for loss in record["windows"]["loss"]))
         ]
         before = 0 if self.for_fitting is None else len(self.for_fitting.content)  # places are in the whole text
-        facts = self.facts | {
+        more = {
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
             "windows": window_places(self.windows, before),
             "prompts": len(self.prompts),
             "skipped": [*self.skipped, *infinite],
         }
-        return finished_manifest(facts, self.parts, {"total": time.perf_counter() - self.started})
-
-
-def _swapped(alternative: Alternative | None) -> Rules:
-    """The swap under which a contender is read."""
-    return SOFTMAX if alternative is None else alternative.what
+        return finished_manifest(dict(facts) | more, self.parts, {"total": time.perf_counter() - self.started})
 
 
 def expected_cost(
@@ -370,67 +381,54 @@ def expected_cost(
     """Tokens and seconds: for each normalizer N passes on windows like this one, and one for every batch of prompts.
 
     A pass of every length is timed, on the unchanged model. Times are not scaled from length to length: a short pass is
-    mostly fixed cost.
+    mostly fixed cost. A batch takes that cost once, and for each of its prompts the rest of the time of one alone.
     """
-    seconds = passes * _seconds(lambda: window_losses(model, [window])) + _needle_seconds(model, prompts)
+    by_length = sorted({prompt.length: prompt for prompt in prompts}.items())
+    alone = {
+        length: best_seconds(partial(margins, model, [prompt]), _TRIES, time.perf_counter)
+        for length, prompt in by_length
+    }
+    # The intercepts of the lines through neighbouring lengths and their times.
+    at_zero = [short - m * (long - short) / (n - m) for (m, short), (n, long) in pairwise(alone.items())]
+    fixed = max(0.0, min(at_zero, default=0.0))
+    seconds = passes * best_seconds(partial(window_losses, model, [window]), _TRIES, time.perf_counter)
+    seconds += sum(fixed + len(batch) * (alone[batch[0].length] - fixed) for batch in batches(prompts))
     tokens = passes * window.length + sum(prompt.length for prompt in prompts)
     return normalizers * tokens, normalizers * _SWAPPED * seconds
 
 
-def _needle_seconds(model: LoadedModel, prompts: Sequence[Prompt]) -> float:
-    """A batch takes the fixed cost of a pass once, and for each of its prompts the rest of the time of one alone."""
-    by_length = {prompt.length: prompt for prompt in prompts}
-    alone = {
-        length: _seconds(lambda prompt=prompt: margins(model, [prompt]))  # type: ignore[misc]
-        for length, prompt in sorted(by_length.items())
-    }
-    fixed = max(0.0, min((_at_zero(*ends) for ends in pairwise(alone.items())), default=0.0))
-    return sum(fixed + len(batch) * (alone[batch[0].length] - fixed) for batch in batches(prompts))
+# -- Selectivity ------------------------------------------------------------------------------------------------------
 
 
-def _at_zero(short: tuple[int, float], long: tuple[int, float]) -> float:
-    """The intercept of the line through two lengths and their times."""
-    slope = (long[1] - short[1]) / (long[0] - short[0])
-    return short[1] - slope * short[0]
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    times = []
-    for _ in range(_TRIES):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return min(times)
-
-
-class SwapReader(SwapReading[State]):
-    """Listens to a swap; `read` gives the loss of a window and the mean over heads of every measure.
+def selectivity_reader(model: LoadedModel, swapped: Any, settings: Any) -> Reader:
+    """Reads the loss of a window and the mean over heads of every measure of a swap.
 
     All normalizers see the same queries and random sets, so they can be compared window by window.
     """
 
-    def _note(
-        self, call: AttentionCall, window: Window, positions: Tensor, weights_of: Callable[[Tensor], Tensor]
+    def note(
+        call: models.AttentionCall, window: Window, positions: Tensor, weights_of: Callable[[Tensor], Tensor]
     ) -> State:
-        chance = seeded(self._settings, window, f"random sets of {call.name}")
+        chance = seeded(settings, window, f"random sets of {call.name}")
         rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
         state: State = {}
         for block in torch.split(positions, rows_at_once):
             logits, weights = call.logits(block)[0].float(), weights_of(block).to(call.value.device).float()
-            state = measures.update(
-                state, readings(Rows(logits, weights, call.value[0].float()), self._settings.sizes, chance)
-            )
+            readings = _readings(Rows(logits, weights, call.value[0].float()), settings.sizes, chance)
+            state = measures.update(state, readings)
         return state
 
-    def _means(self, noted: Sequence[State]) -> dict[str, float]:
+    def means(noted: Sequence[State]) -> dict[str, float]:
         """Every head of every layer counts the same; heads without a value are left out, NaN if none has one."""
         of_layers = [measures.compute(state) for state in noted]
         # Layers may lie on different devices.
         values = {name: [layer[name].value.flatten().cpu() for layer in of_layers] for name in SELECTIVITY}
         return {name: float(torch.cat(of_all).nanmean()) for name, of_all in values.items()}
 
+    return Reader(model, swapped, settings, note, means)
 
-def readings(rows: Rows, grid: tuple[int, ...], chance: torch.Generator) -> dict[str, Reading]:
+
+def _readings(rows: Rows, grid: tuple[int, ...], chance: torch.Generator) -> dict[str, Reading]:
     """The measures of selectivity; those of sets are for the one size of the grid."""
     keys, zero = rows.count, (rows.visible & (rows.weights == 0)).sum(-1)
     of_sets = measures.geometry(rows, measures.choose_sets(rows, grid, chance))

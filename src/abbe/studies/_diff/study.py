@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,35 +14,45 @@ from typing import Any
 
 import polars as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating
-from ...results import Run, open_run
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Windows, evaluating, shape_of
+from ...results import MANIFEST, Run, open_run, read_manifest
 from ...runs.executors import all_stages
 from ...runs.folder import RunFolder, claim_without_model
 from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
 from ...runs.loss import check_causal, window_losses
-from ...runs.measuring import finished_manifest, measure_run, study_facts, windows_of
+from ...runs.measuring import finished_manifest, measure_runs, study_facts, windows_of
 from ...runs.parts import Parts
 from ...runs.settings import Settings, settings_for
 from ...runs.study import study
 from ...runs.tables import Record
-from ...runs.watch import Watch, watching
+from ...runs.watch import watching
+from ...words.manifest import without_folder
 from ...words.measures import usual_size
-from .findings import MAIN, findings, fitted_findings
-from .fitted import fitted_rows
-from .paired import difference_table
-from .result import CURVE_SCHEMA, Difference, opened_difference
-from .sources import check_shapes, check_tokens, is_run, model_shape, names_of, provisional_id, read_runs, sources
+from .differences import difference_table, fitted_rows
+from .result import MAIN, Difference, findings
 
 LENGTH = 256
 _RUNS = "runs"  # folder with one run per side
+_CONFIG = "config.json"
+_NUMBER = re.compile(r"(\d+)")
+_SHAPE = "{} layers of {}"
+_OTHER_SHAPE = "{0} has {2} heads, {1} has {3}: diff compares head by head, so give models of the same shape"
+_OTHER_TOKENS = (
+    "{0} and {1} cut the text into different tokens, so their windows cannot be paired: give models with the same "
+    "tokenizer"
+)
+_OTHER_TEXT = "{0} and {1} were measured on different texts: measure both on the same one"
+_OTHER_SETTINGS = "{} and {} were measured with different settings ({}): measure both with the same ones"
+_OTHER_WINDOWS = "{0} and {1} have different windows, since their tokenizers differ"
 
 
-@study(Difference, named_by="other", opened=opened_difference)
+@study(Difference, named_by="other")
 def diff(
-    model: ModelLike | Sequence[ModelLike], other: ModelLike | None = None, text: TextLike | None = None, *,
+    model: ModelLike | Sequence[ModelLike] = "embedded", other: ModelLike | None = None,
+    text: TextLike | None = None, *,
     lengths: int | Sequence[int] | None = None, windows: int = 8, queries: int | str = 64,
     sizes: int | Sequence[int] | None = None, vectors: str = "value", seed: int = 0, level: float = 0.95,
     resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
@@ -86,17 +98,17 @@ def diff(
         >>> diff.heads, len(diff.names)
         (48, 2)
     """
-    place, side_sources, placed = as_folder(folder), sources(model, other), Placed(device, dtype, device_map)
-    runs = [is_run(source) for source in side_sources]
+    place, sides, placed = as_folder(folder), _sides(model, other), Placed(device, dtype, device_map)
+    runs = [_is_run(side) for side in sides]
     if any(runs):
         if not all(runs):
             raise AbbeError("a run cannot be compared with a model: give two models, or two runs")
         if text is not None:
             raise AbbeError("runs were measured on a text already: leave the text out")
-        return _of_runs([os.fspath(run) for run in side_sources], place)  # type: ignore[arg-type]
+        return _of_runs([Path(side) for side in sides], place)  # type: ignore[arg-type]
     source = as_text(text)
     # The first two are loaded together, so that a misfit is refused before anything is measured; others one by one.
-    loaded = [as_model(one, tokenizer, progress, placed) for one in side_sources[:2]]
+    loaded = [as_model(side, tokenizer, progress, placed) for side in sides[:2]]
     context = room_for(loaded[0], source, LENGTH)
     settings = settings_for(
         context, lengths=min(LENGTH, context or LENGTH) if lengths is None else lengths, windows=windows,
@@ -104,77 +116,67 @@ def diff(
         resamples=resamples,
     )  # fmt: skip
     with watching(progress) as watch:
-        return _Study(source, settings, place, watch, tokenizer, placed).run(loaded, side_sources[2:])
+        started = time.perf_counter()
+        models: list[ModelLike] = [*loaded, *sides[2:]]
+        names = _names(models)
+        cut = windows_of(loaded[0], source, settings)
+
+        def fitting(number: int) -> LoadedModel:
+            """A model that has the shape and the tokens of the first."""
+            given = models[number]
+            side = given if isinstance(given, LoadedModel) else as_model(given, tokenizer, placed=placed)
+            both = names[0], names[number]
+            shapes = [shape_of(one.network, one.kind) for one in (loaded[0], side)]
+            _check_same(both, [_SHAPE.format(shape.layers, shape.heads) for shape in shapes], _OTHER_SHAPE)
+            cuts = cut, windows_of(side, source, settings)
+            _check_same(both, [[window.tokens.tolist() for window in windows] for windows in cuts], _OTHER_TOKENS)
+            return side
+
+        fitting(1)
+        facts = {
+            "models": [[one.fingerprint, one.configuration] for one in loaded],
+            # Not loaded yet: their runs check the weights.
+            "more": [one.fingerprint if isinstance(one, LoadedModel) else _name(one) for one in sides[2:]],
+            "text": source.fingerprint,
+        }
+        parts = claim_without_model(place, Difference.study, facts, settings.as_json(), watch.announce)
+
+        def measured(number: int) -> _Side:
+            side = fitting(number) if number > 1 else loaded[number]
+            run_folders: list[RunFolder] = []
+
+            def beside(_: Any, run_folder: RunFolder) -> tuple[()]:
+                run_folders.append(run_folder)
+                return ()
+
+            of_side = None if place is None else place / _RUNS / str(number)
+            if of_side is not None:
+                of_side.parent.mkdir(parents=True, exist_ok=True)
+            watch.part = names[number]
+            with evaluating(side.network):
+                (run,) = measure_runs(side, source, [settings], [of_side], watch, cut, beside=beside)
+                losses = _losses(side, cut, parts, f"losses/{number}")
+            return _Side(run, _by_length(cut, [run_folders[0].record(window) for window in cut]), losses)
+
+        measured_sides = all_stages(partial(measured, number) for number in range(len(names)))
+        again = [line for side in measured_sides for line in side.run.manifest["measured_again"]]
+        return _result(measured_sides, names, settings, parts, started, again)
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One side, measured."""
+    """One side, measured; `losses` are empty if the model does not predict the next token, or for finished runs."""
 
     run: Run
-    records: dict[int, list[Record]]
-    losses: dict[int, Tensor]  # empty if the model does not predict the next token, or for finished runs
+    records: Mapping[int, Sequence[Record]]
+    losses: Mapping[int, Tensor]
 
 
-@dataclass(frozen=True)
-class _Study:
-    """One study in progress."""
-
-    text: Text
-    settings: Settings
-    place: Path | None
-    watch: Watch
-    tokenizer: Any
-    placed: Placed
-
-    def run(self, loaded: list[LoadedModel], more: Sequence[ModelLike]) -> Difference:
-        started = time.perf_counter()
-        names = names_of([*loaded, *more])
-        cut = windows_of(loaded[0], self.text, self.settings)
-        self._check(names[:2], loaded, cut)
-        facts = {
-            "models": [[model.fingerprint, model.configuration] for model in loaded],
-            "more": [provisional_id(model) for model in more],
-            "text": self.text.fingerprint,
-        }
-        parts = claim_without_model(self.place, Difference.study, facts, self.settings.as_json(), self.watch.announce)
-
-        def measure(number: int) -> _Side:
-            source = [*loaded, *more][number]
-            model = source if isinstance(source, LoadedModel) else as_model(source, self.tokenizer, placed=self.placed)
-            if number >= len(loaded):
-                self._check([names[0], names[number]], [loaded[0], model], cut)
-            return self._measure(model, number, names[number], cut, parts)
-
-        sides = all_stages(partial(measure, number) for number in range(len(names)))
-        again = [line for side in sides for line in side.run.manifest["measured_again"]]
-        return _result(sides, names, self.settings, parts, started, again)
-
-    def _check(self, names: Sequence[str], models: Sequence[LoadedModel], cut: Windows) -> None:
-        """Refuse a second model that has another shape or other tokens than the first."""
-        check_shapes(names, [model_shape(model) for model in models])
-        check_tokens(names, [cut, windows_of(models[1], self.text, self.settings)])
-
-    def _measure(self, model: LoadedModel, number: int, name: str, cut: Windows, parts: Parts) -> _Side:
-        run_folders: list[RunFolder] = []
-
-        def beside(_: Any, run_folder: RunFolder) -> tuple[()]:
-            run_folders.append(run_folder)
-            return ()
-
-        folder = None if self.place is None else self.place / _RUNS / str(number)
-        if folder is not None:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        self.watch.part = name
-        with evaluating(model.network):
-            run = measure_run(model, self.text, self.settings, folder, self.watch, cut=cut, beside=beside)
-            losses = _losses(model, cut, parts, f"losses/{number}")
-        records: dict[int, list[Record]] = {}
-        for window in cut:
-            record = run_folders[0].record(window)
-            assert record is not None, window
-            records.setdefault(window.length, []).append(record)
-        return _Side(run, records, losses)
+def _by_length(cut: Windows, values: Iterable[Any]) -> dict[int, list[Any]]:
+    by_length: dict[int, list[Any]] = {}
+    for window, value in zip(cut, values, strict=True):
+        by_length.setdefault(window.length, []).append(value)
+    return by_length
 
 
 def _losses(model: LoadedModel, cut: Windows, parts: Parts, name: str) -> dict[int, Tensor]:
@@ -187,25 +189,8 @@ def _losses(model: LoadedModel, cut: Windows, parts: Parts, name: str) -> dict[i
     if stored is None:
         stored = {"losses": window_losses(model, cut).tolist()}
         parts.keep_json(name, stored)
-    by_length: dict[int, list[float]] = {}
-    for window, loss in zip(cut, stored["losses"], strict=True):
-        by_length.setdefault(window.length, []).append(loss)
+    by_length = _by_length(cut, stored["losses"])
     return {length: torch.tensor(losses, dtype=torch.float64) for length, losses in by_length.items()}
-
-
-def _of_runs(folders: Sequence[str], place: Path | None) -> Difference:
-    """The difference of finished runs: nothing is measured."""
-    started = time.perf_counter()
-    names, records = read_runs(folders)
-    sides = [_Side(open_run(folder), of_run, {}) for folder, of_run in zip(folders, records, strict=True)]
-    manifests = [side.run.manifest for side in sides]
-    settings = Settings.from_json(manifests[0]["settings"])
-    facts = {
-        "models": [manifest["model"]["fingerprint"] for manifest in manifests],
-        "text": manifests[0]["text"]["fingerprint"],
-    }
-    parts = claim_without_model(place, Difference.study, facts, settings.as_json())
-    return _result(sides, names, settings, parts, started)
 
 
 def _result(
@@ -217,30 +202,140 @@ def _result(
     losses = [first.losses, last.losses] if first.losses and last.losses else []
     table = difference_table(first.records, last.records, settings, losses, fitted)
     size = usual_size(first.run.table)
-    main = pl.col("head").is_null() | (
-        pl.col("measure").is_in(MAIN) & (pl.col("n").is_null() | (pl.col("n") == (size or 0)))
-    )
+    usual = pl.col("n").is_null() | (pl.col("n") == (size or 0))
+    rows = pl.col("head").is_null() | (pl.col("measure").is_in(MAIN) & usual)
     curves = [
-        side.run.table.filter(main).select(pl.lit(number, pl.Int32).alias("side"), *side.run.table.columns)
+        side.run.table.filter(rows).select(pl.lit(number, pl.Int32).alias("side"), *side.run.table.columns)
         for number, side in enumerate(sides)
     ]
     windows = max(len(records) for records in first.records.values())
-    sentences = [*findings(table, names, size, settings.level, windows), *fitted_findings(table, left_out)]
-    manifest = _manifest(sides, names, settings)
-    manifest = finished_manifest(manifest, parts, {"total": time.perf_counter() - started}, again)
-    return Difference(table, pl.concat(curves).cast(CURVE_SCHEMA), tuple(sentences), manifest)  # type: ignore[arg-type]
-
-
-def _manifest(sides: Sequence[_Side], names: Sequence[str], settings: Settings) -> dict[str, Any]:
+    sentences = findings(table, names, size, settings.level, windows, left_out)
     manifests = [side.run.manifest for side in sides]
     models = [
         {key: value for key, value in manifest["model"].items() if key != "source"} | {"name": name}
         for manifest, name in zip(manifests, names, strict=True)
     ]
-    return study_facts(Difference.study, settings.as_json()) | {
+    facts = study_facts(Difference.study, settings.as_json()) | {
         "model": {"name": f"{names[0]} and {names[-1]}", "about": models[0].get("about", "")},
         "models": models,
         **{key: manifests[0][key] for key in ("text", "layers", "windows")},
         "self_check": {"error": max(manifest["self_check"]["error"] for manifest in manifests)},
         "skipped": list(dict.fromkeys(why for manifest in manifests for why in manifest["skipped"])),
     }
+    manifest = finished_manifest(facts, parts, {"total": time.perf_counter() - started}, again)
+    schema: Any = Difference.frame("curves").schema
+    return Difference(table=table, curves=pl.concat(curves).cast(schema), findings=sentences, manifest=manifest)
+
+
+# -- Sides: models, folders of checkpoints, or folders of finished runs -----------------------------------------------
+
+
+def _sides(model: ModelLike | Sequence[ModelLike], other: ModelLike | None) -> list[ModelLike]:
+    """All sides in order; a folder or a glob of checkpoints stands for all of them, sorted by number."""
+    models: list[Any] = [*model] if isinstance(model, (list, tuple)) else [model]
+    models += [] if other is None else [other]
+    sides = [side for given in models for side in _expanded(given)]
+    if len(sides) < 2:
+        raise AbbeError("there is only one model: name another one, or a folder or a glob of several checkpoints")
+    return sides
+
+
+def _expanded(model: ModelLike) -> Sequence[ModelLike]:
+    if not isinstance(model, (str, os.PathLike)):
+        return [model]
+    path = Path(model).expanduser()
+    if any(sign in os.fspath(model) for sign in "*?["):
+        paths: Iterable[Path] = map(Path, glob.glob(str(path)))
+        problem = f"{os.fspath(model)} matches no folder of a model or of a run"
+    elif path.is_dir() and not _is_side(path):
+        paths = path.iterdir()
+        problem = f"{path} is neither a model nor a run, and holds no checkpoints (folders with a {_CONFIG})"
+    else:
+        return [model]
+    if not (sides := sorted(filter(_is_side, paths), key=_natural_order)):
+        raise AbbeError(problem)
+    return sides
+
+
+def _is_side(path: Path) -> bool:
+    return path.is_dir() and ((path / _CONFIG).is_file() or _is_run(path))
+
+
+def _is_run(model: object) -> bool:
+    """Whether it is the folder of a run, not of a model."""
+    if not isinstance(model, (str, os.PathLike)):
+        return False
+    path = Path(model).expanduser()
+    return (path / MANIFEST).is_file() and not (path / _CONFIG).is_file()
+
+
+def _natural_order(path: Path) -> list[Any]:
+    """checkpoint-500 before checkpoint-1000."""
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in _NUMBER.split(path.name)]
+
+
+def _of_runs(paths: Sequence[Path], place: Path | None) -> Difference:
+    """The difference of finished runs: nothing is measured."""
+    started = time.perf_counter()
+    names = [path.name for path in paths]
+    names = names if len(set(names)) == len(names) else [str(path) for path in paths]
+    sides = [_read_run(path.expanduser()) for path in paths]
+    manifests = [side.run.manifest for side in sides]
+    records = [next(iter(side.records.values()))[0] for side in sides]
+    shapes = [next(x for key, x in one.items() if key.endswith("/value")).shape for one in records]
+    _check_same(names, [_SHAPE.format(*shape) for shape in shapes], _OTHER_SHAPE)
+    # They are compared window by window: text, settings and windows must be the same.
+    _check_same(names, [manifest["text"]["fingerprint"] for manifest in manifests], _OTHER_TEXT)
+    known = [{key: one["settings"].get(key) for key in manifests[0]["settings"]} for one in manifests]
+    different = ", ".join(key for key in known[0] if any(one[key] != known[0][key] for one in known))
+    _check_same(names, known, _OTHER_SETTINGS.format("{}", "{}", different))
+    _check_same(names, [manifest["windows"] for manifest in manifests], _OTHER_WINDOWS)
+    settings = Settings.from_json(known[0])
+    facts = {
+        "models": [manifest["model"]["fingerprint"] for manifest in manifests],
+        "text": manifests[0]["text"]["fingerprint"],
+    }
+    parts = claim_without_model(place, Difference.study, facts, settings.as_json())
+    return _result(sides, names, settings, parts, started)
+
+
+def _read_run(path: Path) -> _Side:
+    manifest, _ = read_manifest(path)
+    if (kind := manifest.get("study", Run.study)) not in (Run.study, "report"):
+        raise AbbeError(f"{path} is a folder of `abbe {kind}`: diff takes folders of diagnose and report")
+    parts = Parts(path, (manifest.get("identity") or {}).get("digest", ""))
+    if not isinstance(manifest.get("windows"), list):
+        raise AbbeError(f"{path} was written by an older version of abbe, without its windows: measure it again")
+    records: dict[int, list[Record]] = {}
+    for window in manifest["windows"]:
+        name = f"windows/{window['length']}-{window['index']}"
+        stored = parts.tensors(name)
+        if stored is None:
+            why = parts.measured_again[0].partition(";")[0] if parts.measured_again else f"it has no {name}"
+            raise AbbeError(f"{path} lacks some of its windows ({why}): name the folder in which it was measured")
+        records.setdefault(int(window["length"]), []).append(stored[0])
+    return _Side(open_run(path), records, {})
+
+
+def _check_same(names: Sequence[str], values: Sequence[Any], misfit: str) -> None:
+    """Refuse a side whose value is not that of the first; `misfit` says it with their names and values."""
+    for name, value in zip(names[1:], values[1:], strict=True):
+        if value != values[0]:
+            raise AbbeError(misfit.format(names[0], name, values[0], value))
+
+
+def _names(models: Sequence[ModelLike]) -> list[str]:
+    """Names to show, without folders of this machine; duplicates get their dtype or a number."""
+    names = [_name(model) for model in models]
+    networks: list[Any] = [model.network if isinstance(model, LoadedModel) else model for model in models]
+    dtypes = [str(getattr(network, "dtype", "")).removeprefix("torch.") for network in networks]
+    with_dtypes = [f"{name} ({dtype})" for name, dtype in zip(names, dtypes, strict=True)]
+    numbered = [f"{name} ({number})" for number, name in enumerate(names, 1)]
+    return next(several for several in (names, with_dtypes, numbered) if len(set(several)) == len(several))
+
+
+def _name(model: ModelLike) -> str:
+    if isinstance(model, nn.Module):
+        return type(model).__name__
+    name = model.name if isinstance(model, LoadedModel) else os.fspath(model)
+    return Path(name).name if Path(name).exists() else without_folder(name)

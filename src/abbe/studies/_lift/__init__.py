@@ -1,1 +1,1 @@
-"""abbe.lift: search for another normalizer in some layers that helps a model, and judge it once."""
+"""abbe.lift: search for another normalizer in some layers that helps a model, and test it once."""

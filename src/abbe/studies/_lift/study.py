@@ -1,4 +1,4 @@
-"""lift: search for a plan that helps a model, and judge it once.
+"""lift: search for a plan that helps a model, then test it once on held-out text.
 
 text -> training, validation and test text -> every candidate fitted in every layer -> scan -> nested plans -> rounds of
 tuning on the training text, measured on the validation text -> one plan, tested once on the test text beside its
@@ -7,53 +7,64 @@ control: softmax, tuned the same way.
 
 from __future__ import annotations
 
-import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from time import perf_counter, thread_time
 from typing import Any
 
-from ..._arguments import between, whole
+import polars as pl
+
+from ..._arguments import between, shown, whole
 from ..._errors import AbbeError
 from ..._locks import held
-from ...models import DeviceLike, DeviceMap, DtypeLike, evaluating, plan, swap
+from ...measures import enough_windows
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating, plan, swap
+from ...results import finite
 from ...runs.cost import estimate
 from ...runs.folder import claim_folder
-from ...runs.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs
+from ...runs.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs, windows_for
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import finished_manifest, manifest_facts, window_places
 from ...runs.settings import MOST_RESAMPLES, checked_seed
 from ...runs.study import study
-from ...runs.watch import watching
+from ...runs.watch import Stages, watching
 from ...runs.window import allowed_error, check_tokens, model_inputs
 from ...words.names import BASELINE
-from .._shared.prompts import PassKeyMaker
-from .judging import Judging
-from .result import CONTROL_FILE, PLAN_FILE, Lift, opened_lift
-from .rule import CONTROL, PLAN, decide, findings, rule_text
-from .schedule import CONTENDERS, Load, Schedule, fitting, passes, reserves, seconds_of_a_pass, what_was_cut
-from .search import TEMPERATURES, Records, Search, Tried, What
-from .settings import (
-    CONTROL_SPEC,
-    RETRIEVAL,
-    LiftSettings,
-    candidates_for,
-    checked_goal,
-    needle_lengths_for,
-    pass_key_lengths,
-    seconds,
-    share,
-)
-from .text_parts import TEST, TRAINING, VALIDATION, Sealed, cut, judged_lengths, usual_length, windows_of
-from .tuning import HAYSTACKS, ROUNDS, ROWS_FROM, Fits, Plan, learns
+from ...words.numbers import about
+from .._shared.estimates import mean, share_right, with_nan
+from .._shared.prompts import DEPTHS, KINDS, PassKeyMaker, PromptMaker, answers, margins
+from .._shared.swapped import ROUNDS as SPEED_ROUNDS
+from .._shared.swapped import at_equal_selectivity, baseline_logits, best_seconds, costs
+from . import fits, rules, search
+from .fits import LEARNING, PLANS, SCAN, TESTING, Fits, Material, What, Work, learns
+from .result import CONTROL_FILE, PLAN_FILE, Lift
+from .rules import CONTROL, CONTROL_SPEC, LENGTH, PLAN, RETRIEVAL, Judged, LiftSettings
+from .search import MEANS, Search, Tried
 
-_KINDS, _DEPTHS = 2, 5  # of the needle test
-_SPEED_PASSES = 6
-_SCHEDULE = "parts/schedule.json"
+MOST_GROUPS, SCAN_WINDOWS, TUNED, CONTENDERS = 12, 4, 4, 3
+TUNING_PASSES = 4  # forward passes that take as long as a step of tuning
+# Most of the budget that each stage leaves to the later ones: what these will take is a guess from a few timed passes.
+_KEPT = {LEARNING: 1 / 2, SCAN: 2 / 5, PLANS: 1 / 3}
+_TIMED = 5
+_LEAST_STEPS = 8
+_LEAST_LENGTH = 128
+_LONGER = 4  # times the length: for retrieval the loss is tested there as well
+_LONGEST_WORD = 200  # characters
+TRAINING, VALIDATION, TEST = "training", "validation", "test"
+_ENDS = {TRAINING: 0.5, VALIDATION: 0.75, TEST: 1.0}  # of the text, as shares of its characters
+_SEEDS = {TRAINING: 0, VALIDATION: 1, TEST: 2}  # added to three times the seed: no two parts draw the same windows
+_ADVICE = "the text is cut into a half, a quarter and a quarter; give more text or a smaller length"
+_NAMED_KINDS = dict(zip(KINDS, ("lists", "sentences"), strict=True))
+_NAMES = {  # of the sizes of a search
+    "groups": "groups of layers", "scan_windows": "windows of the scan", "plans": "plans", "tuned": "tuned plans",
+    "steps": "steps of tuning",
+}  # fmt: skip
 
 
-@study(Lift, named_by="goal", shared="no", opened=opened_lift)
+@study(Lift, named_by="goal", shared="no")
 def lift(
     model: ModelLike = "embedded", text: TextLike | None = None, *,
     goal: str = "sparse", max_loss: float | str = "0.5%", budget: float | str | None = "20m",
@@ -80,7 +91,7 @@ def lift(
             temperatures that fall with the visible keys). For retrieval, specs with learn=true are learned from pass
             keys, for all heads at once; the others are scanned group by group.
         length: of the windows, in tokens; by default 512, or the model's context if that is shorter; 256 or 128 if
-            the text is too short for so many windows.
+            the text is too short for the windows.
         windows: how many of the validation and of the test text; twice as many for training. Fewer than 6 never lift.
         queries: how many queries per window are fitted, and used to count zeros.
         steps: of tuning, for the plans of the last round, or of learning from pass keys; 0 for none. The same steps
@@ -114,54 +125,256 @@ def lift(
         >>> result.table["contender"].to_list()
         ['baseline', 'softmax, tuned the same way', 'plan']
     """
-    goal, max_loss, budget = checked_goal(goal), share("max_loss", max_loss), seconds("budget", budget)
-    candidates_for(goal, normalizers, ())  # a mistake is reported before a model is loaded
+    if goal not in rules.GOALS:
+        raise AbbeError(f"goal is {shown(goal)}, but must be one of {', '.join(rules.GOALS)}")
+    max_loss, budget = rules.share("max_loss", max_loss), rules.seconds("budget", budget)
+    rules.candidates_for(goal, normalizers, ())  # a mistake is reported before a model is loaded
     place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
     check_causal(loaded, "lifting a model")
     windows = whole("windows", windows, least=2)
-    key_lengths = pass_key_lengths(goal, lengths, loaded.context)
+    key_lengths = rules.pass_key_lengths(goal, lengths, loaded.context)
     settings = LiftSettings(
         goal=goal, max_loss=max_loss, budget=budget,
-        candidates=candidates_for(goal, normalizers, key_lengths),
+        candidates=rules.candidates_for(goal, normalizers, key_lengths),
         length=usual_length(loaded, source, windows) if length is None else whole("length", length),
         windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps, least=0),
-        needle_lengths=needle_lengths_for(loaded.context), lengths=key_lengths,
+        needle_lengths=rules.needle_lengths_for(loaded.context), lengths=key_lengths,
         prompts=whole("prompts", prompts, least=1, most=10_000), seed=checked_seed(seed),
         level=between("level", level, 0, 1, 0.95),
         resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
     )  # fmt: skip
     with watching(progress) as watch, evaluating(loaded.network):
-        return _Job(loaded, source, settings, place, watch).run()
+        return _Lifting(loaded, source, settings, place, watch).run()
 
 
-class _Job(Job[LiftSettings]):
+# -- Training, validation and test text: a half and two quarters that never mix ----------------------------------------
+
+
+@dataclass(frozen=True)
+class TextPart:
+    """One of the three parts; `start` is its offset in the whole text, in characters."""
+
+    name: str
+    text: Text
+    start: int
+    seed: int
+
+
+class Sealed:
+    """The test text: it cannot be read before it is opened, and it opens once."""
+
+    def __init__(self, part: TextPart) -> None:
+        self._part: TextPart | None = part
+        self.start = part.start
+
+    def open(self) -> TextPart:
+        if self._part is None:
+            raise AbbeError("the test text was read already: it can be read only once")
+        part, self._part = self._part, None
+        return part
+
+
+def cut(text: Text, seed: int) -> dict[str, TextPart]:
+    """Half of the text, a quarter and a quarter, cut at spaces."""
+    parts: dict[str, TextPart] = {}
+    start = 0
+    for name, until in _ENDS.items():
+        end = _space_after(text.content, round(until * len(text.content)))
+        content = Text(f"{text.name}, {name} text", text.content[start:end])
+        parts[name] = TextPart(name, content, start, 3 * seed + _SEEDS[name])
+        start = end
+    return parts
+
+
+def _space_after(content: str, place: int) -> int:
+    """The next space, or the place itself if none is near."""
+    near = range(place, min(len(content), place + _LONGEST_WORD))
+    return next((at for at in near if content[at].isspace()), place)
+
+
+def usual_length(model: LoadedModel, text: Text, windows: int) -> int:
+    """512 tokens, or the context; halved for a short text until the validation text has room for all windows."""
+    length = min(LENGTH, model.context or LENGTH)
+    content = cut(text, 0)[VALIDATION].text.content
+    if len(content) > 32 * length * windows or not callable(model.tokenizer):
+        return length
+    tokens = len(model.tokenizer(content, truncation=False, padding=False, verbose=False)["input_ids"])
+    while length > _LEAST_LENGTH and tokens < windows * length:
+        length //= 2
+    return length
+
+
+def judged_lengths(
+    model: LoadedModel, validation: TextPart, settings: LiftSettings
+) -> tuple[tuple[int, ...], list[str]]:
+    """Lengths at which the loss is judged, and a line for each that is left out.
+
+    A temperature that depends on the visible keys may spare short windows, so retrieval is judged on long ones, too.
+    The validation text is as long as the test text, which stays sealed, so it shows which lengths fit.
+    """
+    lengths, left_out, needed = [settings.length], [], enough_windows(settings.level)
+    # At the longest pass key, too: a loss over rows that a plan leaves unchanged would say nothing.
+    longer = {_LONGER * settings.length, *settings.lengths[-1:]} if settings.goal == RETRIEVAL else set()
+    for length in sorted(n for n in longer if n > settings.length):
+        why = f"the model's context is {model.context or 0:,} tokens"
+        if model.context is None or length <= model.context:
+            room = len(longer_windows(model, validation, settings, length))
+            why = f"which is as long as the test text, has room for {room} windows of {needed} needed"
+            why = f"{validation.text.name}, {why}" if room < needed else ""
+        if why:
+            left_out.append(f"the loss is not judged at {length:,} tokens, because {why}")
+        else:
+            lengths.append(length)
+    return tuple(lengths), left_out
+
+
+def longer_windows(model: LoadedModel, part: TextPart, settings: LiftSettings, length: int) -> Windows:
+    """Windows of a length that may not fit; too few to judge on make the rule fail, since it names the length."""
+    try:
+        return windows_for(model, part.text, (length,), settings.windows, part.seed)
+    except AbbeError as error:  # not one fits
+        return Windows([], {length: str(error)})
+
+
+def windows_of(model: LoadedModel, part: TextPart, settings: LiftSettings) -> Windows:
+    """Twice as many for training; refused if the part is too short for its purpose."""
+    count = settings.windows * (2 if part.name == TRAINING else 1)
+    # Too few windows to judge on are no reason to throw the search away: the rule then says so.
+    needed = min(settings.windows, enough_windows(settings.level)) if part.name == VALIDATION else 1
+    try:
+        windows = windows_for(model, part.text, (settings.length,), count, part.seed)
+    except AbbeError as error:
+        raise AbbeError(f"{error} ({_ADVICE})") from None
+    if len(windows) < needed:
+        raise AbbeError(
+            f"{part.text.name} has room for {len(windows)} windows of {settings.length} tokens, and {needed} are "
+            f"needed: {_ADVICE}"
+        )
+    return windows
+
+
+# -- How much of the full search fits into the budget, fixed before it starts -----------------------------------------
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The size of a search."""
+
+    groups: int  # of layers, each scanned separately
+    scan_windows: int
+    plans: int  # measured before any is tuned
+    tuned: int
+    steps: int  # of tuning, for plans that reach the last round
+
+
+@dataclass(frozen=True)
+class Load:
+    """The work that a model and the settings ask for: candidates, validation windows, passes of the test."""
+
+    layers: int
+    candidates: int
+    windows: int
+    steps: int
+    fit_passes: int
+    prompt_passes: float  # for the prompts that each plan reads during the choice, in passes of one window
+    judged_passes: float
+    learned_passes: float = 0.0  # for learning from pass keys, and for measuring the result
+
+
+def full(load: Load) -> Schedule:
+    groups = min(load.layers, MOST_GROUPS)
+    plans = (load.candidates + 1) * groups if load.candidates else 0
+    return Schedule(groups, min(SCAN_WINDOWS, load.windows), plans, TUNED, load.steps)
+
+
+def passes(schedule: Schedule, load: Load) -> float:
+    """Work of the search, in plain passes over one window."""
+    return load.fit_passes + load.windows + sum(_stages(schedule, load).values())
+
+
+def _stages(schedule: Schedule, load: Load) -> dict[str, float]:
+    """Passes by stage. A pass under a swap takes 1 to 1.6 times as long as a plain one, which it counts as here.
+
+    The least is taken: too high a guess would cut a search that fits, and one that does not is cut when time is up.
+    """
+    # Half of the steps for all plans, the other half for two of them; the same for their controls.
+    measured = schedule.plans + 2 * (schedule.tuned + 2 if schedule.steps else 1)
+    tuning = TUNING_PASSES * schedule.steps * 2 * (schedule.tuned / 2 + 1)
+    return {
+        LEARNING: load.learned_passes,
+        SCAN: schedule.groups * load.candidates * (schedule.scan_windows + load.prompt_passes),
+        PLANS: measured * (load.windows + load.prompt_passes) + tuning,
+        TESTING: load.judged_passes,
+    }
+
+
+def seconds_of_a_pass(run_pass: Callable[[], object], on_cpu: bool) -> float:
+    """The best of several, on a machine with nothing else to do: what is searched must not depend on other programs.
+
+    This thread works as long as any other of a pass on the CPU; time that it waits for a core does not count.
+    """
+    return best_seconds(run_pass, _TIMED, thread_time if on_cpu else perf_counter)
+
+
+def reserves(schedule: Schedule, load: Load, a_pass: float, budget: float | None) -> dict[str, float]:
+    """Seconds that each stage leaves to the later ones, by stage."""
+    stages = _stages(schedule, load)
+    later = {stage: sum(list(stages.values())[place:]) for place, stage in enumerate(stages, 1)}
+    return {stage: min(later[stage] * a_pass, kept * (budget or 0.0)) for stage, kept in _KEPT.items()}
+
+
+def fitting(load: Load, a_pass: float, budget: float | None) -> Schedule:
+    """The largest search that fits into the budget; refused if none does."""
+    schedule, half = full(load), (1, 2)
+    cuts = (
+        ("plans", 2 * load.candidates, half), ("steps", _LEAST_STEPS, half), ("groups", 2, (2, 3)),
+        ("scan_windows", 2, half), ("tuned", 2, half), ("plans", 2, half),
+    )  # fmt: skip
+    for name, least, (times, over) in 4 * cuts:
+        if budget is None or passes(schedule, load) * a_pass <= budget:
+            return schedule
+        now = getattr(schedule, name)
+        schedule = replace(schedule, **{name: min(now, max(least, now * times // over))})
+    needed = passes(schedule, load) * a_pass
+    if budget is None or needed <= budget:
+        return schedule
+    raise AbbeError(
+        f"the budget of {about(budget)} is too small for one candidate: about {about(max(needed, 1.0))} are needed "
+        "with these settings; give a larger budget, fewer normalizers or fewer windows"
+    )
+
+
+def what_was_cut(schedule: Schedule, load: Load) -> list[str]:
+    """A line for each part of the search that the budget made smaller."""
+    whole, done = vars(full(load)), vars(schedule)
+    return [f"{_NAMES[key]}: {done[key]} instead of {whole[key]}" for key in whole if done[key] < whole[key]]
+
+
+# -- The work ---------------------------------------------------------------------------------------------------------
+
+
+class _Lifting(Job[LiftSettings]):
     """One search, from the parts of the text to the result."""
 
     def __post_init__(self) -> None:
-        model, text, settings = self.model, self.text, self.settings
-        self.text_parts = cut(text, settings.seed)
+        model, settings = self.model, self.settings
+        self.text_parts = cut(self.text, settings.seed)
         self.sealed = Sealed(self.text_parts.pop(TEST))
-        parts = [self.text_parts[name] for name in (TRAINING, VALIDATION)]
+        parts = list(self.text_parts.values())
         self.training, self.validation = (windows_of(model, part, settings) for part in parts)
         makers = [PassKeyMaker(model.tokenizer, part.text, part.seed) for part in parts if settings.lengths]
-        self.training_keys, self.validation_keys = (
-            [maker.pass_keys(settings.lengths, 1) for maker in makers] if makers else ([], [])
-        )
-        self.haystacks = makers[0].haystacks(settings.lengths[-1], HAYSTACKS) if makers else []
-        self._check_learning()
+        keys = [maker.pass_keys(settings.lengths, 1) for maker in makers] or [[], []]
+        haystacks = makers[0].haystacks(settings.lengths[-1], search.HAYSTACKS) if makers else ()
+        self.read = Material(self.training, self.validation, keys[0], keys[1], haystacks)
+        if settings.goal == RETRIEVAL and not (settings.steps and haystacks) and all(map(learns, settings.candidates)):
+            why = f"its first half has no room for {settings.lengths[-1]} tokens" if settings.steps else "steps is 0"
+            raise AbbeError(
+                f"{settings.candidates[0]} cannot be learned, {why}: give more text or steps, or another normalizer"
+            )
         self.loss_lengths, self.left_out = judged_lengths(model, self.text_parts[VALIDATION], settings)
-        self.rule = rule_text(settings.goal, settings.max_loss, settings.level, self.loss_lengths)
-        self.facts = manifest_facts(Lift.study, model, text, settings.as_json() | {"rule": self.rule}) | {
-            "loss_lengths": list(self.loss_lengths)
-        }
-
-    def _check_learning(self) -> None:
-        """Refuse a search in which nothing can be learned and nothing else is left to try."""
-        s = self.settings
-        if s.goal != RETRIEVAL or (s.steps and self.haystacks) or not all(map(learns, s.candidates)):
-            return
-        why = f"its first half has no room for {s.lengths[-1]} tokens" if s.steps else "steps is 0"
-        raise AbbeError(f"{s.candidates[0]} cannot be learned, {why}: give more text or steps, or another normalizer")
+        self.rule = rules.rule_text(settings.goal, settings.max_loss, settings.level, self.loss_lengths)
+        self.facts = manifest_facts(Lift.study, model, self.text, settings.as_json() | {"rule": self.rule})
+        self.facts |= {"loss_lengths": list(self.loss_lengths)}
 
     def run(self) -> Lift:
         with held(self.folder):
@@ -169,111 +382,193 @@ class _Job(Job[LiftSettings]):
                 error = trial.check(**model_inputs(self.model, check_tokens(self.model, self.validation)))
             load = self._load()
             # Before the folder is claimed: a budget that is too small leaves nothing behind.
-            again = self.folder is not None and (self.folder / _SCHEDULE).exists()
+            again = self.folder is not None and (self.folder / "parts" / "schedule.json").exists()
             first = None if again else self._first_schedule(load)
             parts = claim_folder(
                 self.folder, Lift.study, self.model, self.text, self.facts["settings"], self.watch.announce
             )
-            self.records = Records(parts, self.watch)
-            self.fits = Fits(self.model, self.settings, parts, self.watch)
+            work = self.work = Work(self.model, self.settings, parts, self.read)
+            fitted = Fits(work)
             # Fixed by the first call together with the seconds of a pass, which vary from call to call.
-            scheduled = self.records.get("schedule") or first or self._first_schedule(load)
+            scheduled = work.get("schedule") or first or self._first_schedule(load)
             schedule, a_pass = Schedule(**scheduled["schedule"]), scheduled["a_pass"]
             self.watch.say_checked(self.model.name, error, allowed_error(self.model))
-            self._say_cost(schedule, load, a_pass)
+            self._say_cost(schedule, load, a_pass, fitted)
             begun = time.perf_counter()
-            self.fits.make(self.training)
-            self.records.spent += time.perf_counter() - begun
-            if self.records.get("schedule") is None:  # only now, since the fits do not depend on it
-                self.records.keep("schedule", scheduled)
-            search = Search(
-                self.model, self.settings, self.fits, schedule, self.records, self.watch,
-                training=self.training, validation=self.validation, training_keys=self.training_keys,
-                validation_keys=self.validation_keys, haystacks=self.haystacks,
-                reserves={} if self.settings.budget is None else reserves(schedule, load, a_pass, self.settings.budget),
-            )  # fmt: skip
-            winner, which = search.run()
-            contenders = self._contenders(search, winner, which)
-            return self._judged(search, winner, contenders, error, [*what_was_cut(schedule, load), *search.cut])
+            fitted.make()
+            work.spent += time.perf_counter() - begun
+            work.keep("schedule", scheduled)  # only now, since the fits do not depend on it
+            searching = Search(work, fitted, schedule, reserves(schedule, load, a_pass, self.settings.budget))
+            winner = searching.run()
+            control, chosen = searching.control(winner), searching.tuner.normalizers(winner.plan, winner.steps)
+            contenders = {BASELINE: None} | ({} if control is None else {CONTROL: control}) | {PLAN: chosen}
+            # Fixes plan and rule before the test text is opened.
+            work.keep("chosen", {"plan": winner.plan.name, "steps": winner.steps, "rule": self.rule})
+            return self._tested(searching, winner, contenders, error, [*what_was_cut(schedule, load), *searching.cut])
 
     def _load(self) -> Load:
-        s = self.settings
-        needles = _KINDS * _DEPTHS * s.prompts * sum(s.needle_lengths) / s.length
-        keys = sum(len(prompt.tokens) for prompt in self.validation_keys) / s.length
+        s, read = self.settings, self.read
+        needles = len(KINDS) * len(DEPTHS) * s.prompts * sum(s.needle_lengths) / s.length
+        keys = sum(len(prompt.tokens) for prompt in read.validation_keys) / s.length
         learned = sum(map(learns, s.candidates)) if s.goal == RETRIEVAL else 0
-        read = sum(len(haystack.body) for haystack in self.haystacks) / s.length
-        rounds = ROUNDS * (read + len(self.validation) + keys) + s.steps * len(self.haystacks)
+        haystacks = sum(len(haystack.body) for haystack in read.haystacks) / s.length
+        rounds = fits.ROUNDS * (haystacks + len(self.validation) + keys) + s.steps * len(read.haystacks)
         longer = s.windows * sum(self.loss_lengths[1:]) / s.length
-        judged = CONTENDERS * (s.windows + longer + needles + 2 * s.prompts * keys + _SPEED_PASSES) + 2 * s.windows
-        judged += len(TEMPERATURES) * keys  # for the control of retrieval, which no lack of time makes weaker
-        scanned = len(s.candidates) - learned
+        # Windows and prompts of each contender, and the passes that are timed, after one that warms up.
+        judged = CONTENDERS * (s.windows + longer + needles + 2 * s.prompts * keys + 1 + SPEED_ROUNDS) + 2 * s.windows
+        judged += len(search.TEMPERATURES) * keys  # for the control of retrieval, which no lack of time makes weaker
         return Load(
-            layers=len(plan(self.model, CONTROL_SPEC)), candidates=scanned, windows=len(self.validation),
-            steps=0 if s.goal == RETRIEVAL else s.steps, fit_passes=min(ROWS_FROM, len(self.training)),
-            prompt_passes=keys, judged_passes=judged, learned_passes=learned * rounds,
+            layers=len(plan(self.model, CONTROL_SPEC)), candidates=len(s.candidates) - learned,
+            windows=len(self.validation), steps=0 if s.goal == RETRIEVAL else s.steps,
+            fit_passes=min(fits.ROWS_FROM, len(self.training)), prompt_passes=keys, judged_passes=judged,
+            learned_passes=learned * rounds,
         )  # fmt: skip
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
         a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.validation[0]]), self.model.devices == "cpu")
         return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
 
-    def _say_cost(self, schedule: Schedule, load: Load, a_pass: float) -> None:
-        s = self.settings
+    def _say_cost(self, schedule: Schedule, load: Load, a_pass: float, fitted: Fits) -> None:
+        s, haystacks = self.settings, len(self.read.haystacks)
         cost = estimate(self.model, [s.length] * round(passes(schedule, load)), s.length, a_pass, 1.0, losses=True)
         groups = f"{schedule.groups} groups of {load.layers} layers"
         learned = len(s.candidates) - load.candidates
-        also = f", {learned} learned for all heads from {len(self.haystacks)} texts" if learned else ""
+        also = f", {learned} learned for all heads from {haystacks} texts" if learned else ""
         self.watch.say(f"{load.candidates} normalizers in {groups}, {schedule.plans} plans{also}: {cost}")
         if lines := what_was_cut(schedule, load):
             self.watch.say(f"the budget cuts {'; '.join(lines)}")
-        scan = schedule.groups * load.candidates * schedule.scan_windows
-        plans = (schedule.plans + 2 * (schedule.tuned + 2)) * load.windows
         tuning = 2 * (schedule.steps // 2 * schedule.tuned + schedule.steps)
-        heads = 1 + sum(self.fits.heads) if s.goal == RETRIEVAL and load.candidates else 0
-        rounds = learned * (ROUNDS * (load.windows + len(self.haystacks)) + s.steps)
-        judged = CONTENDERS * s.windows * len(self.loss_lengths)
-        self.watch.expect(len(self.fits.layers) + load.windows + scan + plans + tuning + heads + rounds + judged)
+        counts = {
+            fits.FITTING: len(fitted.layers), fits.BASELINE_STAGE: load.windows,
+            LEARNING: learned * (fits.ROUNDS * (load.windows + haystacks) + s.steps),
+            SCAN: schedule.groups * load.candidates * schedule.scan_windows,
+            PLANS: (schedule.plans + 2 * (schedule.tuned + 2)) * load.windows + tuning,  # and those of their controls
+            fits.HEADS: 1 + sum(fitted.heads) if s.goal == RETRIEVAL and load.candidates else 0,
+            TESTING: CONTENDERS * s.windows * len(self.loss_lengths),
+        }  # fmt: skip
+        self.work.stages = Stages(self.watch, counts)
 
-    def _contenders(self, search: Search, winner: Tried, which: Plan) -> dict[str, What | None]:
-        """Fixes the plan, and with it the rule, before the test text is opened."""
-        contenders: dict[str, What | None] = {BASELINE: None}
-        control = search.control(winner, which)
-        if control is not None:
-            contenders[CONTROL] = control
-        contenders[PLAN] = search.normalizers(which, winner.steps)
-        if self.records.get("chosen") is None:
-            self.records.keep("chosen", {"plan": winner.name, "steps": winner.steps, "rule": self.rule})
-        return contenders
-
-    def _judged(
-        self, search: Search, winner: Tried, contenders: Mapping[str, What | None], error: float, cuts: list[str]
+    def _tested(
+        self, searched: Search, winner: Tried, contenders: Mapping[str, What | None], error: float, cuts: list[str]
     ) -> Lift:
-        with ExitStack() as stack:
-            folder = self.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            for name, file in ((PLAN, PLAN_FILE), (CONTROL, CONTROL_FILE)):
-                if (what := contenders.get(name)) is not None:
-                    plan(self.model, what).save(folder / file)
-        judging = Judging(
-            self.model, self.settings, self.sealed.open(), contenders, self.records, self.watch, self.loss_lengths[1:]
-        )
-        judged, table, keys = judging.run()
-        decision = decide(judged, self.settings)
-        tables = search.tables()
+        for name, file in ((PLAN, PLAN_FILE), (CONTROL, CONTROL_FILE)):
+            if self.folder is not None and (what := contenders.get(name)) is not None:
+                plan(self.model, what).save(self.folder / file)
+        test = _Test(self.work, self.sealed.open(), contenders, self.loss_lengths[1:])
+        judged, table, keys = test.run()
+        decision, tables = rules.decide(judged, self.settings), searched.tables()
+        starts = {name: part.start for name, part in self.text_parts.items()} | {TEST: self.sealed.start}
+        windows = {TRAINING: self.training, VALIDATION: self.validation, TEST: test.windows}
         facts = self.facts | {
             "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.validation))},
-            "rule": self.rule,
-            "lifted": decision.lifted,
-            "cut": cuts,
-            "windows": {
-                TRAINING: window_places(self.training, self.text_parts[TRAINING].start),
-                VALIDATION: window_places(self.validation, self.text_parts[VALIDATION].start),
-                TEST: window_places(judging.windows, self.sealed.start),
-            },
-            "skipped": [*self.left_out, *self.training.skipped, *self.validation.skipped, *judging.skipped],
-        }
-        sentences = findings(decision, winner.name, winner.steps, table, tables["scan"], self.settings, self.rule, cuts)
-        manifest = finished_manifest(facts, self.records.parts, {"total": time.perf_counter() - self.started})
+            "rule": self.rule, "lifted": decision.lifted, "cut": cuts,
+            "windows": {name: window_places(of, starts[name]) for name, of in windows.items()},
+            "skipped": [*self.left_out, *self.training.skipped, *self.validation.skipped, *test.skipped],
+        }  # fmt: skip
+        name, scan = winner.plan.name, tables["scan"]
+        sentences = rules.findings(decision, name, winner.steps, table, scan, self.settings, self.rule, cuts)
+        manifest = finished_manifest(facts, self.work.parts, {"total": time.perf_counter() - self.started})
         return Lift(
-            decision.lifted, winner.name, table, **tables, keys=keys, findings=sentences, manifest=manifest,
-            file=None if self.folder is None else self.folder / PLAN_FILE,
+            lifted=decision.lifted, plan=name, table=table, **tables, keys=keys, findings=sentences,
+            manifest=manifest, file=None if self.folder is None else self.folder / PLAN_FILE,
         )  # fmt: skip
+
+
+class _Test:
+    """The test, once: baseline, control (softmax, tuned the same way) and plan on the same windows and prompts."""
+
+    def __init__(
+        self, work: Work, part: TextPart, contenders: Mapping[str, What | None], longer: Sequence[int]
+    ) -> None:
+        """`longer` are further lengths at which the loss is tested."""
+        self.work, self.model, self.settings, self.contenders = work, work.model, work.settings, contenders
+        self.windows = windows_of(self.model, part, self.settings)
+        self.longer = {length: longer_windows(self.model, part, self.settings, length) for length in longer}
+        maker = PromptMaker(self.model.tokenizer, part.text, part.seed)
+        self.prompts = maker.make(self.settings.needle_lengths, self.settings.prompts)
+        keys = PassKeyMaker(self.model.tokenizer, part.text, part.seed, for_test=True)
+        self.keys = keys.pass_keys(self.settings.lengths, self.settings.prompts)
+        more = [line for windows in self.longer.values() for line in windows.skipped]
+        self.skipped = [*self.windows.skipped, *more, *maker.skipped]
+
+    def run(self) -> tuple[Judged, pl.DataFrame, pl.DataFrame]:
+        """Numbers for the rule, the table, and the pass keys by length and depth."""
+        records = {
+            name: self.work.get_or_make(f"judged-{place}", partial(self._record, name, what))
+            for place, (name, what) in enumerate(self.contenders.items())
+        }
+        ratios = self.work.get_or_make("judged-sensitivity", self._sensitivities)["ratios"]
+        speed = self.work.get_or_make("judged-speed", self._speed)["best"]
+        self.work.stages.end(TESTING)
+        losses = {self.settings.length: {name: with_nan(record["loss"]) for name, record in records.items()}}
+        for n in self.longer:
+            losses[n] = {name: with_nan(record["longer"][str(n)]) for name, record in records.items()}
+        judged = Judged(
+            losses=losses,
+            zeros={name: with_nan(record["zeros"]) for name, record in records.items()},
+            needles={name: [(margin or 0.0) > 0 for margin in record["margins"]] for name, record in records.items()},
+            keys={name: record["right"] for name, record in records.items()},
+            kinds=[_NAMED_KINDS[prompt.kind] for prompt in self.prompts],
+        )
+        rows = [
+            {"time_ratio": speed[name] / speed[BASELINE], "seconds": speed[name], "sensitivity_ratio": ratios.get(name)}
+            | {key: mean(record[key]) for key in MEANS}
+            | self._row(name, judged)
+            for name, record in records.items()
+        ]
+        return judged, Lift.frame().of(finite(rows)), self._keys_table(records)
+
+    def _record(self, name: str, what: What | None) -> dict[str, Any]:
+        """Numbers by window and by prompt; the loss of the baseline is measured without a swap."""
+        step = self.work.step(TESTING, f"testing: {name}")
+        with swap(self.model, CONTROL_SPEC if what is None else what) as running:
+            record: dict[str, Any] = search.sparsity_reader(self.model, running, self.settings).read_all(
+                self.windows, step
+            )
+        with nullcontext() if what is None else swap(self.model, what):
+            if what is None:
+                record["loss"] = window_losses(self.model, self.windows).tolist()
+            record["longer"] = {
+                str(length): window_losses(self.model, windows, step).tolist() if windows else []
+                for length, windows in self.longer.items()
+            }
+            record["margins"] = margins(self.model, self.prompts)
+            record["log_probability"], record["right"] = answers(self.model, self.keys)
+        return record
+
+    def _sensitivities(self) -> dict[str, Any]:
+        """Sensitivities at equal selectivity, relative to the baseline, on the logits of the unchanged model."""
+        reading = self.settings.reading()
+        logits = baseline_logits(self.model, self.windows, reading)
+        swapped = {name: plan(self.model, what) for name, what in self.contenders.items() if what is not None}
+        equal = {name: at_equal_selectivity(logits, of, reading, self.windows[0]) for name, of in swapped.items()}
+        return {"ratios": {name: fits.sensitivity_ratio(numbers) for name, numbers in equal.items()}}
+
+    def _speed(self) -> dict[str, Any]:
+        best = costs(self.model, self.windows[0].tokens, self.contenders, lambda: None)["seconds"]
+        return {"best": best, "rounds": SPEED_ROUNDS}
+
+    def _row(self, name: str, judged: Judged) -> dict[str, Any]:
+        loss, *longer = (mean(of[name]) for of in judged.losses.values())
+        row: dict[str, Any] = {"contender": name, "loss": loss, "pass_keys": mean(judged.keys[name])}
+        row |= {kind: mean(judged.of_kind(kind)[name]) for kind in dict.fromkeys(judged.kinds)}
+        row["longer_loss"] = longer[-1] if longer else None
+        changes = {} if name == BASELINE else rules.changes_over(judged, name, BASELINE, self.settings)
+        if name == PLAN and CONTROL in self.contenders:
+            changes["control_rise"] = rules.changes_over(judged, name, CONTROL, self.settings)["rise"]
+        for column, change in changes.items():
+            row |= change.columns(column)
+        return row
+
+    def _keys_table(self, records: Mapping[str, Mapping[str, Any]]) -> pl.DataFrame:
+        cells: dict[tuple[int, float], list[int]] = {}
+        for place, key in enumerate(self.keys):
+            cells.setdefault((key.length, key.depth), []).append(place)
+        rows = []
+        for name, record in records.items():
+            for (length, depth), places in cells.items():
+                right = share_right(sum(record["right"][i] for i in places), len(places), self.settings.level)
+                digits = mean([record["log_probability"][i] for i in places])
+                row = {"contender": name, "length": length, "depth": depth, "prompts": len(places)}
+                rows.append(row | right.columns("right") | {"log_probability": digits})
+        return Lift.frame("keys").of(rows)

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from ... import normalizers
-from ..._float64 import where_double
+from ..._tensors import where_double
 from ...measures import Rows, active_keys, bootstrap_interval, by_groups, dispersion, sensitivity, separable_weight
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Normalizer
 from ...runs.parts import Parts
 from ...runs.settings import Settings
 from ...runs.window import BLOCK, lacks_vectors, query_positions, rows_of_call, seeded, token_vectors
+from ...words.frames import EACH_HEAD, Frame, column
 from ...words.names import BASELINE
 
 MOST_WINDOWS = 4
@@ -30,13 +31,23 @@ SHARPER = "softmax:temperature=0.7"  # the control: as dense as the baseline, on
 ALTERNATIVES = (*SPARSE, SHARPER)
 
 _MEANS = ("separable", "active", "effective_tokens", "sensitivity")
-_COLUMNS = (
-    *("separable", "separable_low", "separable_high", "gain", "gain_low", "gain_high"),
-    *("output_change", "active", "effective_tokens", "sensitivity"),
-)
-ALTERNATIVES_SCHEMA: dict[str, Any] = {"layer": pl.Int32, "head": pl.Int32, "normalizer": pl.String} | dict.fromkeys(
-    _COLUMNS, pl.Float64
-)
+ALTERNATIVES_FRAME = Frame(
+    "a head and an alternative normalizer, given the same logits",
+    (
+        *EACH_HEAD,
+        column("normalizer", str, "its spec"),
+        column("separable", float, "share of the weight on tokens strictly inside the ball of the selected",
+               label="separable weight", interval=True),
+        column("gain", float, "separable weight minus that of the baseline, on paired windows", interval=True),
+        column("output_change", float, "root of the squared change of the output over the squared output; high means "
+               "that later layers would see something different", label="change of the output"),
+        column("active", float, "keys with a weight above 0; low means sparse", label="active tokens"),
+        column("effective_tokens", float, "1 over the sum of squared weights"),
+        column("sensitivity", float, "worst sensitivity"),
+    ),
+    "alternatives.parquet",
+)  # fmt: skip
+_COLUMNS = list(ALTERNATIVES_FRAME.schema)[3:]
 
 Sums = dict[str, Tensor]  # (normalizer, head); the baseline comes first
 
@@ -55,33 +66,31 @@ class AlternativesReader:
         specs: Sequence[str] = ALTERNATIVES, queries: int = QUERIES,
     ) -> None:  # fmt: skip
         self.model, self.settings, self.specs, self.parts = model, replace(settings, queries=queries), specs, parts
-        self.indices = [window.index for window in windows]
-        self.length = windows[0].length
+        self.names = {
+            (window.length, window.index): f"alternatives/{window.length}-{window.index}" for window in windows
+        }
         self.normalizers = [normalizers.normalizer(spec) for spec in specs]
         self.window: Window | None = None
-        self._of_layers: dict[int, Sums] = {}
-        self._sums: dict[int, dict[int, Sums]] = {}  # of finished windows, by index
+        self.sums: Sums = {}  # of the window that is read, each name after its layer
         open_tap.listen(self._read)
 
     def wants(self, window: Window) -> bool:
-        if window.length != self.length or window.index not in self.indices or window.index in self._sums:
-            return False
-        if (kept := self.parts.tensors(_part(window))) is not None:
-            self._sums[window.index] = _by_layer(kept[0])
-            return False
-        self._of_layers = {}
-        return True
+        name = self.names.get((window.length, window.index))
+        return name is not None and self.parts.tensors(name) is None
 
     def done(self, window: Window) -> None:
-        self._sums[window.index] = self._of_layers
-        flat = {f"{layer}/{name}": x for layer, sums in self._of_layers.items() for name, x in sums.items()}
-        self.parts.keep_tensors(_part(window), flat)
+        self.parts.keep_tensors(self.names[window.length, window.index], self.sums)
+        self.sums = {}
 
     def table(self) -> pl.DataFrame:
         """After all windows."""
-        of_windows = [self._sums[index] for index in self.indices]
-        layers = sorted({layer for of_layers in of_windows for layer in of_layers})
-        by_layer = {layer: [sums[layer] for sums in of_windows if layer in sums] for layer in layers}
+        by_layer: dict[int, list[Sums]] = {}
+        for kept in map(self.parts.tensors, self.names.values()):
+            assert kept is not None
+            names = [key.partition("/")[::2] for key in kept[0]]
+            for layer in sorted({int(layer) for layer, _ in names}):
+                sums = {name: kept[0][f"{layer}/{name}"] for number, name in names if int(number) == layer}
+                by_layer.setdefault(layer, []).append(sums)
         return alternatives_table([BASELINE, *self.specs], by_layer, self.settings)
 
     def _read(self, call: AttentionCall) -> None:
@@ -92,57 +101,39 @@ class AlternativesReader:
         positions = query_positions(call.query.shape[-2], self.settings, self.window)
         directions = seeded(self.settings, self.window, f"directions of alternatives in layer {layer}")
         rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
-        sums: Sums = {}
+        values = where_double(call.value[0].float())
         for block in torch.split(positions, rows_at_once):
-            baseline = rows_of_call(call, block, vectors)
-            sums = _added(sums, block_sums(baseline, where_double(call.value[0].float()), self.normalizers, directions))
-        self._of_layers[layer] = sums
-
-
-def _part(window: Window) -> str:
-    return f"alternatives/{window.length}-{window.index}"
-
-
-def _by_layer(flat: Mapping[str, Tensor]) -> dict[int, Sums]:
-    of_layers: dict[int, Sums] = {}
-    for key, x in flat.items():
-        layer, _, name = key.partition("/")
-        of_layers.setdefault(int(layer), {})[name] = x
-    return of_layers
+            sums = block_sums(rows_of_call(call, block, vectors), values, self.normalizers, directions)
+            for name, x in sums.items():
+                before = self.sums.get(f"{layer}/{name}")
+                self.sums[f"{layer}/{name}"] = x if before is None else x + before
 
 
 def block_sums(baseline: Rows, values: Tensor, others: Sequence[Normalizer], generator: torch.Generator) -> Sums:
     """Sums over the queries of a block for the baseline and the others, and the numbers of queries that count."""
-    sums, logits = [_sums(baseline, baseline, values, normalizers.normalizer("softmax"), generator)], baseline.logits
-    for normalizer in others:
-        other = Rows(logits, normalizer(logits), baseline.vectors, softmax=str(normalizer) == "softmax")
-        sums.append(_sums(other, baseline, values, normalizer, generator))
-    return {name: torch.stack([one[name] for one in sums]).cpu() for name in sums[0]}
-
-
-def _sums(rows: Rows, baseline: Rows, values: Tensor, normalizer: Normalizer, generator: torch.Generator) -> Sums:
-    readings = {
-        "separable": separable_weight(rows),
-        "active": active_keys(rows),
-        "effective_tokens": dispersion(rows)["effective_tokens"],
-        "sensitivity": sensitivity(rows, normalizer, (1.0,), generator)["sensitivity_worst"],
-    }
-    sums: Sums = {}
-    for name, reading in readings.items():
-        sums[name] = torch.where(reading.defined, reading.value, 0.0).sum(1, dtype=torch.float64)
-        sums[f"{name}/rows"] = reading.defined.sum(1)
-    sums["changed"] = _squares(rows.weights - baseline.weights, values)
-    sums["output"] = _squares(baseline.weights, values)
-    return sums
+    logits, listed = baseline.logits, list[Sums]()
+    for normalizer in (normalizers.normalizer("softmax"), *others):
+        rows = baseline
+        if listed:
+            rows = Rows(logits, normalizer(logits), baseline.vectors, softmax=str(normalizer) == "softmax")
+        readings = {
+            "separable": separable_weight(rows),
+            "active": active_keys(rows),
+            "effective_tokens": dispersion(rows)["effective_tokens"],
+            "sensitivity": sensitivity(rows, normalizer, (1.0,), generator)["sensitivity_worst"],
+        }
+        sums: Sums = {"changed": _squares(rows.weights - baseline.weights, values)}
+        sums["output"] = _squares(baseline.weights, values)
+        for name, reading in readings.items():
+            sums[name] = torch.where(reading.defined, reading.value, 0.0).sum(1, dtype=torch.float64)
+            sums[f"{name}/rows"] = reading.defined.sum(1)
+        listed.append(sums)
+    return {name: torch.stack([sums[name] for sums in listed]).cpu() for name in listed[0]}
 
 
 def _squares(weights: Tensor, values: Tensor) -> Tensor:
     """||sum over keys of a_i v_i||^2, summed over the queries: (head,)."""
     return (by_groups(weights, values).double() ** 2).sum((1, 2))
-
-
-def _added(first: Sums, second: Sums) -> Sums:
-    return {name: x + first[name] if first else x for name, x in second.items()}
 
 
 def alternatives_table(
@@ -161,17 +152,16 @@ def alternatives_table(
     Numbers that no query defines are null, and intervals of a single window. Cross attention without vectors has no
     rows.
     """
-    parts = [pl.DataFrame(schema=ALTERNATIVES_SCHEMA)]
+    parts = [ALTERNATIVES_FRAME.of([])]
     for layer, windows in sorted(of_layers.items()):
         numbers = _numbers({name: torch.stack([sums[name] for sums in windows]) for name in windows[0]}, settings)
         heads = numbers["gain"].shape[1]
-        columns: dict[str, Any] = {
-            "layer": [layer] * (heads * len(names)),
-            "head": [head for head in range(heads) for _ in names],
-            "normalizer": list(names) * heads,
-        }
+        columns: dict[str, Any] = {"layer": layer, "head": [head for head in range(heads) for _ in names]}
+        columns |= {"normalizer": list(names) * heads}
         columns |= {name: numbers[name].T.reshape(-1).tolist() for name in _COLUMNS}
-        parts.append(pl.DataFrame(columns, schema=ALTERNATIVES_SCHEMA).with_columns(pl.col(_COLUMNS).fill_nan(None)))
+        parts.append(
+            pl.DataFrame(columns, schema=ALTERNATIVES_FRAME.schema).with_columns(pl.col(_COLUMNS).fill_nan(None))
+        )
     return pl.concat(parts)
 
 

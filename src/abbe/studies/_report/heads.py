@@ -1,4 +1,4 @@
-"""Heads: what each one is, by the first rule that holds, and where it crosses its limits.
+"""Heads: the numbers of each one, what it is by the first rule that holds, and where it crosses its limits.
 
 The kinds and their rules are ours; arXiv 2602.01893 has three others, Retriever, Mixer and Reset, by precision and
 recall. Limits are the lengths at which a head fades, and the temperature below which it is fragile.
@@ -9,42 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 
-import polars as pl
-
-from ...runs.lookup import Cell, Lookup
 from ...words.finding import Fact, Place
 from ...words.numbers import percent, power_of_n, tokens
-from ...words.thresholds import (
-    FADING,
-    FAINT,
-    FRAGILE,
-    INDUCTION,
-    NEAR_UNIFORM,
-    PREVIOUS_TOKEN,
-    SHARP,
-    SINK,
-    TIMES_UNIFORM,
-)
+
+NEAR_UNIFORM = 0.95  # of the entropy ceiling
+SINK = 0.5  # of the weight on the first visible key
+FADING = 0.5  # decay exponent; a uniform head has 1
+SHARP = 3.0  # effective tokens
+FAINT = 0.1  # a largest weight that no longer stands out
+PREVIOUS_TOKEN = 0.3  # of the weight on the token before the query
+INDUCTION = 0.1  # of the weight on the token after the last copy; in text, most copies predict nothing
+TIMES_UNIFORM = 5  # least weight of a pattern over that of a uniform head: in short windows any head has some there
+FRAGILE = 1.0  # weight per logit: twice what any softmax row can reach at T = 1
 
 _WORST = "sensitivity_worst_p95"
 _FAR = 100.0  # times the largest length: farther nobody should extrapolate
 _MOST_KEYS = 1e9  # longer than any context: a larger number says only that the spread is no limit
-GROWTH_SCHEMA = {
-    "layer": pl.Int32, "head": pl.Int32, "decay": pl.Float64, "decay_low": pl.Float64, "decay_high": pl.Float64,
-    "uniform_from": pl.Int64, "random_from": pl.Int64, "weight": pl.Float64, "faint_at": pl.Float64,
-    "half_until": pl.Float64,
-}  # fmt: skip
-FLOORS_SCHEMA = {
-    "layer": pl.Int32, "head": pl.Int32, "floor": pl.Float64, "lowest": pl.Float64, "sensitivity": pl.Float64,
-    "ceiling": pl.Float64,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """A pattern that a head shows: "previous-token head" or "induction head"."""
+    """A pattern that a head shows.
+
+    Attributes:
+        name: "previous-token head" or "induction head".
+        sentence: for people.
+        rule: by which it is decided.
+    """
 
     name: str
     sentence: str
@@ -75,174 +67,189 @@ class HeadVerdict:
 
 
 @dataclass(frozen=True)
-class Facts:
-    """The numbers of one head at one length."""
+class Cell:
+    """The numbers of one row of the table, each None where there is none."""
 
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    limit: float | None = None
+    control: float | None = None
+
+    @property
+    def at_least(self) -> float:
+        """The low end of the interval, or the value if there is none."""
+        return (self.value or 0.0) if self.low is None else self.low
+
+
+NOTHING = Cell()
+Cells = dict[tuple[str, int | None, int | None], Cell]  # by measure, length and set size
+
+
+@dataclass(frozen=True)
+class Head:
+    """The finite numbers of one head, or of all heads together, seen at one length; `size` is that of shown sets."""
+
+    cells: Cells
     tokens: int
     size: int | None
-    sink: Cell | None
-    entropy: Cell | None
-    effective: Cell | None
-    previous: Cell | None
-    induction: Cell | None
-    largest: Cell | None
-    logit_range: Cell | None
-    separability: Cell | None
-    decay: Cell | None
+
+    def cell(self, measure: str, n: int | None = None) -> Cell:
+        return self.cells.get((measure, None if measure == "decay_exponent" else self.tokens, n), NOTHING)
+
+    def value(self, measure: str) -> float | None:
+        return self.cell(measure).value
+
+    def by_size(self, measure: str) -> dict[int, Cell]:
+        named = {n: x for (name, length, n), x in self.cells.items() if n and (name, length) == (measure, self.tokens)}
+        return dict(sorted(named.items()))
+
+    @property
+    def separability(self) -> Cell:
+        return self.cell("separability", self.size)
 
     @property
     def entropy_share(self) -> float | None:
-        cell = self.entropy
-        return None if cell is None or not cell.limit else cell.value / cell.limit
+        cell = self.cell("entropy")
+        return cell.value / cell.limit if cell.value is not None and cell.limit else None
 
     def numbers(self) -> dict[str, Fact]:
         numbers: dict[str, Fact] = {
-            "effective tokens": value_of(self.effective),
-            "visible keys, on average": None if self.effective is None else self.effective.limit,
+            "effective tokens": self.value("effective_tokens"),
+            "visible keys, on average": self.cell("effective_tokens").limit,
             "entropy over its ceiling": self.entropy_share,
-            "weight on the first key": value_of(self.sink),
-            "decay exponent": value_of(self.decay),
+            "weight on the first key": self.value("sink_mass"),
+            "decay exponent": self.value("decay_exponent"),
         }
         if self.size is not None:
-            numbers[f"separability of {self.size} tokens"] = value_of(self.separability)
-            numbers["its interval from"] = None if self.separability is None else self.separability.low
-            numbers["of random sets"] = None if self.separability is None else self.separability.control
-        for name, cell in (("previous token", self.previous), ("token after the previous copy", self.induction)):
-            if cell is not None:
+            cell = self.separability
+            numbers |= {f"separability of {self.size} tokens": cell.value, "its interval from": cell.low}
+            numbers |= {"of random sets": cell.control}
+        for name, measure in (("previous token", "previous_token"), ("token after the previous copy", "induction")):
+            if (cell := self.cell(measure)).value is not None:
                 numbers |= {f"weight on the {name}": cell.value, f"{name}, of a uniform head": cell.control}
         return numbers
 
 
-# In the order of the fields of `Facts`.
-_MEASURES = ("sink_mass", "entropy", "effective_tokens", "previous_token", "induction", "max_weight", "logit_range")
+# -- Kinds: a test is None for a head that lacks the number -----------------------------------------------------------
 
 
-def value_of(cell: Cell | None) -> float | None:
-    return None if cell is None else cell.value
+def is_sink(head: Head) -> bool | None:
+    mass = head.value("sink_mass")
+    return None if mass is None else mass > SINK
 
 
-def head_facts(table: Lookup, length: int | None) -> dict[Place, Facts]:
-    """The numbers of every head at this length."""
-    if length is None:
-        return {}
-    columns = [table.heads(measure, length) for measure in _MEASURES]
-    columns += [table.heads("separability", length, table.size), table.heads("decay_exponent")]
-    return {place: Facts(length, table.size, *(cells.get(place) for cells in columns)) for place in table.places}
+def is_near_uniform(head: Head) -> bool | None:
+    share = head.entropy_share
+    return None if share is None else share >= NEAR_UNIFORM
 
 
-def is_sink(facts: Facts) -> bool:
-    return facts.sink is not None and facts.sink.value > SINK
+def is_blurred(head: Head) -> bool | None:
+    """The interval of the separability reaches down to random sets.
+
+    Where these are always separable, as sets of one are, no head can do better.
+    """
+    cell = head.separability
+    return None if cell.control is None or cell.control >= 1 else cell.at_least <= cell.control
 
 
-def is_near_uniform(facts: Facts) -> bool:
-    return facts.entropy_share is not None and facts.entropy_share >= NEAR_UNIFORM
+def is_fading(head: Head) -> bool | None:
+    decay = head.value("decay_exponent")
+    return None if decay is None else decay >= FADING
 
 
-def can_be_blurred(facts: Facts) -> bool:
-    """Where random sets are always separable, as sets of one are, no head can do better."""
-    cell = facts.separability
-    return cell is not None and cell.control is not None and cell.control < 1
-
-
-def is_blurred(facts: Facts) -> bool:
-    """The interval of the separability reaches down to random sets."""
-    cell = facts.separability
-    return can_be_blurred(facts) and cell is not None and cell.at_least <= (cell.control or 0)
-
-
-def is_fading(facts: Facts) -> bool:
-    return facts.decay is not None and facts.decay.value >= FADING
-
-
-def _is_sharp(facts: Facts) -> bool:
-    return facts.effective is not None and facts.effective.value <= SHARP
-
-
-def _separability(facts: Facts) -> str:
-    cell = facts.separability
-    if cell is None or cell.control is None:
+def _separability(head: Head) -> str:
+    cell = head.separability
+    if cell.control is None:
         return "its selected sets could not be measured"
     ours, random = percent(cell.value), percent(cell.control)
-    return f"{ours} of its top {tokens(facts.size or 0)} are separable from the rest, {random} of random ones"
+    return f"{ours} of its top {tokens(head.size or 0)} are separable from the rest, {random} of random ones"
 
 
-def _spread(facts: Facts) -> str:
-    spread = f"it spreads its weight as if over {tokens(value_of(facts.effective) or 0)}"
-    return spread if facts.separability is None else f"{spread}; {_separability(facts)}"
+def _spread(head: Head) -> str:
+    spread = f"it spreads its weight as if over {tokens(head.value('effective_tokens') or 0)}"
+    return spread if head.separability is NOTHING else f"{spread}; {_separability(head)}"
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """A head is of the first kind whose test holds."""
-
-    name: str
-    holds: Callable[[Facts], bool]
-    rule: str
-    sentence: Callable[[Facts], str]
-
-
-_KINDS = (
-    _Kind(
+_Test = Callable[[Head], bool | None]
+_Words = Callable[[Head], str]
+_KINDS: tuple[tuple[str, _Test, str, _Words], ...] = (  # a head is of the first kind whose test holds
+    (
         "sink",
         is_sink,
         f"more than {percent(SINK)} of the weight is on the first visible key",
-        lambda facts: f"{percent(value_of(facts.sink))} of its weight goes to the first token it sees",
+        lambda head: f"{percent(head.value('sink_mass'))} of its weight goes to the first token it sees",
     ),
-    _Kind(
+    (
         "uniform",
         is_near_uniform,
         f"the entropy is at least {percent(NEAR_UNIFORM)} of ln n",
-        lambda facts: f"its entropy is {percent(facts.entropy_share)} of the ceiling at {facts.tokens:,} tokens",
+        lambda head: f"its entropy is {percent(head.entropy_share)} of the ceiling at {head.tokens:,} tokens",
     ),
-    _Kind("blurred", is_blurred, "the interval of the separability reaches down to random sets", _separability),
-    _Kind(
+    ("blurred", is_blurred, "the interval of the separability reaches down to random sets", _separability),
+    (
         "fading",
         is_fading,
         f"the decay exponent is at least {FADING:g} (a uniform head has 1)",
-        lambda facts: f"its largest weight scales as {power_of_n(value_of(facts.decay) or 0)} as the context grows",
+        lambda head: (
+            f"its largest weight scales as {power_of_n(head.value('decay_exponent') or 0)} as the context grows"
+        ),
     ),
-    _Kind("sharp", _is_sharp, f"at most {SHARP:g} effective tokens", _spread),
-    _Kind("selective", lambda facts: facts.effective is not None, "none of the other kinds applies", _spread),
+    (
+        "sharp",
+        lambda head: (head.value("effective_tokens") or math.inf) <= SHARP,
+        f"it has at most {SHARP:g} effective tokens",
+        _spread,
+    ),
+    (
+        "selective",
+        lambda head: head.value("effective_tokens") is not None,
+        "none of the other kinds applies",
+        _spread,
+    ),
+)
+_PATTERNS = (
+    ("previous-token head", "previous_token", PREVIOUS_TOKEN, "the token just before the query"),
+    ("induction head", "induction", INDUCTION, "what followed the previous occurrence of the query's token"),
 )
 
 
-def _patterns(facts: Facts) -> tuple[HeadPattern, ...]:
+def head_verdict(place: Place, head: Head) -> HeadVerdict:
+    """One sentence on a head."""
+    earlier: list[str] = []
+    for kind, holds, why, words in _KINDS:
+        if holds(head):
+            last = kind == _KINDS[-1][0]
+            excluded = f" ({', '.join(earlier)})"
+            excluded = excluded if last else f", and none of the kinds before it{excluded} applies"
+            rule = f"At {head.tokens:,} tokens {why}{excluded if earlier else ''}."
+            sentence = f"{kind.capitalize()}: {words(head)}."
+            return HeadVerdict(*place, kind, sentence, rule, head.numbers(), _patterns(head))
+        earlier.append(kind)
+    return HeadVerdict(*place, "not measured", "Not measured: no query gave a number.", "", head.numbers())
+
+
+def _patterns(head: Head) -> tuple[HeadPattern, ...]:
     """Previous-token head, induction head, both or none."""
-    candidates = (
-        ("previous-token head", facts.previous, PREVIOUS_TOKEN, "the token just before the query"),
-        ("induction head", facts.induction, INDUCTION, "what followed the previous occurrence of the query's token"),
-    )
-    return tuple(
-        HeadPattern(
-            name,
-            f"{name.capitalize()}: {percent(cell.value)} of its weight goes to {where}, {percent(cell.control)} of a "
-            "uniform head's.",
-            f"At {facts.tokens:,} tokens at least {percent(least)} of the weight is on {where}, and at least "
-            f"{TIMES_UNIFORM} times as much as a uniform head gives it.",
+    shown = []
+    for name, measure, least, where in _PATTERNS:
+        cell = head.cell(measure)
+        if cell.value is None or cell.control is None or cell.value < max(least, TIMES_UNIFORM * cell.control):
+            continue
+        sentence = f"{percent(cell.value)} of its weight goes to {where}, {percent(cell.control)} of a uniform head's."
+        rule = (
+            f"At {head.tokens:,} tokens at least {percent(least)} of the weight is on {where}, and at least "
+            f"{TIMES_UNIFORM} times as much as a uniform head gives it."
         )
-        for name, cell, least, where in candidates
-        if cell is not None and cell.control is not None and cell.value >= max(least, TIMES_UNIFORM * cell.control)
-    )
+        shown.append(HeadPattern(name, f"{name.capitalize()}: {sentence}", rule))
+    return tuple(shown)
 
 
-def head_verdicts(heads: Mapping[Place, Facts]) -> tuple[HeadVerdict, ...]:
-    """One sentence on every head."""
-    return tuple(_verdict(place, facts) for place, facts in heads.items())
+# -- Limits -----------------------------------------------------------------------------------------------------------
 
 
-def _verdict(place: Place, facts: Facts) -> HeadVerdict:
-    kind = next((kind for kind in _KINDS if kind.holds(facts)), None)
-    if kind is None:
-        return HeadVerdict(*place, "not measured", "Not measured: no query gave a number.", "", facts.numbers())
-    earlier = ", ".join(other.name for other in _KINDS[: _KINDS.index(kind)])
-    excluded = f" ({earlier})." if kind is _KINDS[-1] else f". No earlier rule holds ({earlier})." if earlier else "."
-    sentence = f"{kind.name.capitalize()}: {kind.sentence(facts)}."
-    rule = f"At {facts.tokens:,} tokens {kind.rule}{excluded}"
-    return HeadVerdict(*place, kind.name, sentence, rule, facts.numbers(), _patterns(facts))
-
-
-def growth(table: Lookup) -> pl.DataFrame:
-    """For every head: how fast its largest weight fades, and the lengths at which it crosses its limits.
+def growth(by_length: Sequence[Head]) -> dict[str, Fact]:
+    """How fast the largest weight of a head fades, and the lengths at which it crosses its limits.
 
     uniform_from, random_from: the first measured length at which its entropy is near the ceiling, or its separability
     no better than that of random sets. faint_at: where its largest weight would fall below 0.1 if it kept fading as
@@ -250,73 +257,53 @@ def growth(table: Lookup) -> pl.DataFrame:
     which a query with this head's mean logit range R can give one key half of the weight, 1 + e^R, by the tight
     bound 1/(1 + (n - 1) e^-R); given up to 10^9. Other queries of the head have other ranges.
     """
-    by_length = {length: head_facts(table, length) for length in table.lengths}
-    rows = [_growth_row(place, [heads[place] for heads in by_length.values()]) for place in table.places]
-    return pl.DataFrame(rows, schema=GROWTH_SCHEMA, orient="row")
-
-
-def _growth_row(place: Place, by_length: Sequence[Facts]) -> tuple[Fact, ...]:
-    if not by_length:
-        return (*place, *(None,) * (len(GROWTH_SCHEMA) - 2))
     last = by_length[-1]
-    decay, weight, spread = last.decay, last.largest, last.logit_range
-    return (
-        *place,
-        *((None,) * 3 if decay is None else (decay.value, decay.low, decay.high)),
-        next((facts.tokens for facts in by_length if is_near_uniform(facts)), None),
-        next((facts.tokens for facts in by_length if is_blurred(facts)), None),
-        value_of(weight),
-        faint_at(weight, decay, last.tokens),
-        None if spread is None or weight is None or weight.limit is None else keys_for_half(spread.value),
-    )
+    decay, weight, spread = (last.cell(name) for name in ("decay_exponent", "max_weight", "logit_range"))
+    limited = spread.value is not None and weight.limit is not None
+    keys = math.floor(1 + math.exp(min(spread.value or 0.0, 100))) if limited else math.inf
+    return {
+        "decay": decay.value,
+        "decay_low": decay.low,
+        "decay_high": decay.high,
+        "uniform_from": next((head.tokens for head in by_length if is_near_uniform(head)), None),
+        "random_from": next((head.tokens for head in by_length if is_blurred(head)), None),
+        "weight": weight.value,
+        "faint_at": _faint_at(weight, decay, last.tokens),
+        "half_until": keys if keys <= _MOST_KEYS else None,
+    }
 
 
-def faint_at(weight: Cell | None, decay: Cell | None, longest: int) -> float | None:
+def _faint_at(weight: Cell, decay: Cell, longest: int) -> float | None:
     """w(L) = w (L/longest)^-gamma falls below FAINT at this L; None if gamma is not surely above 0, or L too far."""
-    if weight is None or decay is None or decay.at_least <= 0:
+    if weight.value is None or not decay.value or decay.at_least <= 0:
         return None
     log_times = math.log(weight.value / FAINT) / decay.value
     return float(round(longest * math.exp(log_times))) if log_times <= math.log(_FAR) else None
 
 
-def keys_for_half(spread: float) -> float | None:
-    keys = math.floor(1 + math.exp(min(spread, 100)))
-    return keys if keys <= _MOST_KEYS else None
-
-
-def floors(table: Lookup) -> pl.DataFrame:
-    """For every head: the temperature below which 95 % of the queries of a window no longer stay under FRAGILE.
+def floor(head: Head) -> dict[str, Fact]:
+    """The temperature below which 95 % of the queries of a window no longer stay under FRAGILE.
 
     Between two measured temperatures the sensitivity is taken as a power law. floor is null where even the lowest
     measured temperature (`lowest`) is not fragile; `ceiling` is the proved largest sensitivity at T = 1.
     """
-    names = {name for name, length, _ in table.of_heads if name.partition("@")[0] == _WORST and length == table.longest}
-    by_temperature = {float(name.partition("@T=")[2] or 1): table.heads(name, table.longest) for name in names}
-    rows: list[tuple[Fact, ...]] = []
-    for place in table.places:
-        points = [(t, heads[place].value) for t, heads in sorted(by_temperature.items()) if place in heads]
-        at_one = table.heads(_WORST, table.longest).get(place)
-        limit = None if at_one is None else at_one.limit
-        rows.append((*place, fragile_below(points), points[0][0] if points else None, value_of(at_one), limit))
-    return pl.DataFrame(rows, schema=FLOORS_SCHEMA, orient="row")
+    points = sorted(
+        (float(name.partition("@T=")[2] or 1), cell.value or 0.0)
+        for (name, length, _), cell in head.cells.items()
+        if name.partition("@")[0] == _WORST and length == head.tokens
+    )
+    at_one, lowest = head.cell(_WORST), points[0][0] if points else None
+    return {"floor": _fragile_below(points), "lowest": lowest, "sensitivity": at_one.value, "ceiling": at_one.limit}
 
 
-def fragile_below(points: list[tuple[float, float]]) -> float | None:
+def _fragile_below(points: Sequence[tuple[float, float]]) -> float | None:
     """Where the sensitivity, from low to high temperature, was last at FRAGILE or above; None if it never was."""
     above = [i for i, (_, value) in enumerate(points) if value >= FRAGILE]
     if not above:
         return None
     t, value = points[above[-1]]
-    if above[-1] + 1 == len(points):
-        return t
-    after, less = points[above[-1] + 1]
+    after, less = points[above[-1] + 1] if above[-1] + 1 < len(points) else (t, 0.0)
     if less <= 0:
         return t
     share = math.log(value / FRAGILE) / math.log(value / less)
     return float(t * (after / t) ** share)
-
-
-def highest_and_median(floors: pl.DataFrame) -> tuple[float, float] | None:
-    """Of the heads that become fragile; None if none does."""
-    known = sorted(floors["floor"].drop_nulls().to_list())
-    return (known[-1], median(known)) if known else None

@@ -1,4 +1,4 @@
-"""The rules of a report: five numbers, verdicts and advice, each declared with its threshold, sentence and evidence.
+"""The rules of a report: five numbers, verdicts and advice. Each rule is a function that gives its finding, or None.
 
 The first verdict is whether attention has been learned at all: there is no advice on random or uniform weights. Either
 sign is enough. Fresh initial weights are so small that attention is uniform in nearly all heads, as it is where queries
@@ -11,29 +11,30 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import fmean, median
+from typing import Any
 
 import polars as pl
 
-from ...results import Run
-from ...runs.lookup import Cell, Lookup
 from ...words.finding import NOT_LEARNED, NOTICE, Fact, Finding, KeyNumber, Place
+from ...words.measures import usual_size
 from ...words.names import BASELINE
 from ...words.numbers import heads_of, many, number, percent, power_of_n, sentence, tokens
-from ...words.thresholds import FADING, FRAGILE, NEAR_UNIFORM, SINK
 from .alternatives import SHARPER, SPARSE
 from .heads import (
-    Facts,
-    can_be_blurred,
-    floors,
-    head_facts,
-    highest_and_median,
+    FADING,
+    FRAGILE,
+    NEAR_UNIFORM,
+    NOTHING,
+    SINK,
+    Cell,
+    Cells,
+    Head,
+    floor,
     is_blurred,
     is_fading,
     is_near_uniform,
     is_sink,
-    value_of,
 )
 from .sample import Sample
 
@@ -45,8 +46,7 @@ KEPT = 0.9  # of the weight, by an active set that is large enough
 GAIN = 0.05  # of the weight, moved to separable tokens: less is not worth a change
 MOVED = 0.25  # of the output's length: a larger change makes it a different head
 _EXAMPLES = 5  # fragile heads that the advice lists
-
-Numbers = dict[str, Fact]
+_A_SINK = f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length."
 
 
 @dataclass(frozen=True)
@@ -54,138 +54,60 @@ class Group:
     """Heads for which something holds, among those for which it was measured."""
 
     places: tuple[Place, ...]
-    measured: Mapping[Place, Facts]
+    measured: Collection[Head]
 
     def counted(self, singular: str, plural: str) -> str:
         """ "5 of 48 heads are", with their verb."""
         return heads_of(len(self.places), len(self.measured), singular, plural)
 
-    def numbers(self, name: str) -> Numbers:
-        return {name: len(self.places), "heads": len(self.measured)}
+    def numbers(self, name: str, **more: Fact) -> dict[str, Fact]:
+        return {name: len(self.places), **more, "heads": len(self.measured)}
 
 
 class Evidence:
-    """What the rules look at: the numbers of a run at its largest length, the alternatives, and the loss."""
+    """What the rules look at: the numbers of a run at its largest length, floors, alternatives, and the loss.
 
-    def __init__(self, run: Run, alternatives: pl.DataFrame, sample: Sample | None) -> None:
-        self.table, self.alternatives = Lookup(run), alternatives
-        self.longest, self.size = self.table.longest, self.table.size
-        self.heads = head_facts(self.table, self.longest)
-        self.floors = floors(self.table)
+    `all` are the numbers of all heads together, `heads` those of each.
+    """
+
+    def __init__(self, table: pl.DataFrame, alternatives: pl.DataFrame, sample: Sample | None) -> None:
+        names = ("layer", "head", "measure", "length", "n", "value", "low", "high", "limit", "control")
+        cells: dict[tuple[int | None, int | None], Cells] = {}
+        for layer, head, measure, length, n, *numbers in (
+            table.filter(pl.col("value").is_finite()).select(names).iter_rows()
+        ):
+            cells.setdefault((layer, head), {})[measure, length, n] = Cell(*numbers)
+        self.alternatives, self.size = alternatives, usual_size(table)
+        self.lengths = sorted({at for (layer, _), of in cells.items() if layer is not None for _, at, _ in of if at})
+        self.longest = self.lengths[-1] if self.lengths else 0
+        self.all = Head(cells.get((None, None), {}), self.longest, self.size)
+        places = table.select("layer", "head").drop_nulls().unique().sort("layer", "head").rows()
+        self.heads: dict[Place, Head] = {at: Head(cells.get(at, {}), self.longest, self.size) for at in places}
+        self.floors: list[dict[str, Any]] = [
+            {"layer": at[0], "head": at[1], **floor(head)} for at, head in self.heads.items()
+        ]
+        self.fragile = sorted((row for row in self.floors if row["floor"]), key=lambda row: -row["floor"])
+        self.highest_floor = self.fragile[0]["floor"] if self.fragile else None
+        self.middle_floor = median(row["floor"] for row in self.fragile) if self.fragile else None
         self.loss, self.guessing = (None, None) if sample is None else (sample.loss, sample.guessing)
+        self.sinks, self.near_uniform = self.group(is_sink), self.group(is_near_uniform)
+        measured = len(self.near_uniform.measured)
+        self.all_uniform = bool(measured) and len(self.near_uniform.places) >= UNIFORM_HEADS * measured
+        self.guesses = self.loss is not None and self.guessing is not None and self.loss >= GUESSING * self.guessing
+        self.masses, self.p_values = self.all.by_size("top_mass"), self.all.by_size("ks_p_value")
+        self.critical = self.all.cell(f"critical_n@{LEVEL:g}")
 
-    def overall(self, measure: str, size: int | None = None) -> Cell | None:
-        """The number of all heads together."""
-        return self.table.overall(measure, self.longest, size)
-
-    def _group(self, measured: Callable[[Facts], bool], holds: Callable[[Facts], bool]) -> Group:
-        known = {place: facts for place, facts in self.heads.items() if measured(facts)}
-        return Group(tuple(place for place, facts in known.items() if holds(facts)), known)
-
-    @cached_property
-    def near_uniform(self) -> Group:
-        return self._group(lambda facts: facts.entropy_share is not None, is_near_uniform)
-
-    @cached_property
-    def forced(self) -> Group:
-        """Heads whose logits are too close together for any key to get half of the weight."""
-        return self._group(lambda facts: _ceiling(facts) is not None, lambda facts: (_ceiling(facts) or 0) < HALF)
-
-    @cached_property
-    def blurred(self) -> Group:
-        return self._group(can_be_blurred, is_blurred)
-
-    @cached_property
-    def fading(self) -> Group:
-        return self._group(lambda facts: facts.decay is not None, is_fading)
-
-    @cached_property
-    def sinks(self) -> Group:
-        return self._group(lambda facts: facts.sink is not None, is_sink)
-
-    @cached_property
-    def all_uniform(self) -> bool:
-        group = self.near_uniform
-        return bool(group.measured) and len(group.places) >= UNIFORM_HEADS * len(group.measured)
-
-    @property
-    def guesses(self) -> bool:
-        """Whether the next token is predicted no better than by guessing."""
-        return self.loss is not None and self.guessing is not None and self.loss >= GUESSING * self.guessing
-
-    @cached_property
-    def p_values(self) -> dict[int, Cell]:
-        """Of the test against random sets, by size."""
-        cells = self.table.of_all.items()
-        tested = {n: cell for (name, length, n), cell in cells if n and (name, length) == ("ks_p_value", self.longest)}
-        return dict(sorted(tested.items()))
+    def group(self, test: Callable[[Head], bool | None]) -> Group:
+        known = {place: holds for place, head in self.heads.items() if (holds := test(head)) is not None}
+        places = tuple(place for place, holds in known.items() if holds)
+        return Group(places, [self.heads[place] for place in known])
 
     @property
     def can_reject(self) -> bool:
         """Whether the test can reject at all: the smallest p-value of two samples of m heads is 2/C(2m, m)."""
-        heads = max((len(self.table.heads("distance", self.longest, n)) for n in self.table.sizes), default=0)
+        sized = [n for head in self.heads.values() for n in head.by_size("distance")]
+        heads = max((sized.count(n) for n in set(sized)), default=0)
         return 2 / math.comb(2 * heads, heads) <= LEVEL
-
-    @property
-    def critical(self) -> Cell | None:
-        return self.overall(f"critical_n@{LEVEL:g}")
-
-    @cached_property
-    def masses(self) -> dict[int, Cell]:
-        """The weight of the N largest keys by N, over all heads."""
-        return top_masses(self.table)
-
-    @property
-    def enough(self) -> int | None:
-        """The smallest measured set that keeps the weight, on average over heads."""
-        return next((n for n, cell in self.masses.items() if cell.value >= KEPT), None)
-
-    @property
-    def shown_set(self) -> int:
-        return max(self.masses) if self.enough is None else self.enough
-
-    @cached_property
-    def beyond(self) -> Group:
-        """Heads that need a larger set than the average."""
-        needed: dict[Place, int | None] = {}
-        for n in self.table.sizes:
-            for place, cell in self.table.heads("top_mass", self.longest, n).items():
-                if needed.get(place) is None:
-                    needed[place] = n if cell.value >= KEPT else None
-        more = [place for place, n in needed.items() if n is None or (self.enough is not None and n > self.enough)]
-        return Group(tuple(more), {place: self.heads[place] for place in needed})
-
-    @cached_property
-    def fragile(self) -> pl.DataFrame:
-        """Heads that become fragile at some temperature, the first to do so first."""
-        return self.floors.drop_nulls("floor").sort("floor", descending=True)
-
-    @cached_property
-    def highest_and_median(self) -> tuple[float | None, float | None]:
-        """Temperature floor of the first and of the median head that becomes fragile."""
-        return highest_and_median(self.floors) or (None, None)
-
-    @cached_property
-    def baseline(self) -> pl.DataFrame:
-        return self.alternatives.filter(pl.col("normalizer") == BASELINE).drop_nulls("separable")
-
-    @cached_property
-    def sparser(self) -> pl.DataFrame:
-        return could_be_sparser(self.alternatives, SPARSE)
-
-    @cached_property
-    def sharper(self) -> pl.DataFrame:
-        """The control: heads for which a lower temperature does the same."""
-        return could_be_sparser(self.alternatives, [SHARPER])
-
-
-def _ceiling(facts: Facts) -> float | None:
-    return None if facts.largest is None else facts.largest.limit
-
-
-def top_masses(table: Lookup) -> dict[int, Cell]:
-    """The weight of the N largest keys by N, over all heads at the largest length."""
-    return {n: cell for n in table.sizes if (cell := table.overall("top_mass", table.longest, n)) is not None}
 
 
 def could_be_sparser(alternatives: pl.DataFrame, specs: Collection[str]) -> pl.DataFrame:
@@ -205,334 +127,304 @@ def best_served(best: pl.DataFrame) -> pl.DataFrame:
     return best.group_by("normalizer").len().sort("len", "normalizer", descending=[True, False])
 
 
-@dataclass(frozen=True)
-class Rule:
-    """One finding: when there is something to say, the sentence, the rule in words, and the numbers behind it."""
-
-    topic: str
-    rule: str  # {longest} is the largest length
-    holds: Callable[[Evidence], bool]
-    sentence: Callable[[Evidence], str]
-    numbers: Callable[[Evidence], Numbers]
-    heads: Callable[[Evidence], tuple[Place, ...]] = lambda _: ()
-
-    def finding(self, evidence: Evidence) -> Finding:
-        words, rule = sentence(self.sentence(evidence)), self.rule.format(longest=f"{evidence.longest:,}")
-        return Finding(self.topic, words, rule, self.numbers(evidence), self.heads(evidence))
+def findings(evidence: Evidence, rules: Collection[Callable[[Evidence], Finding | None]]) -> tuple[Finding, ...]:
+    """What the rules say, as far as it was measured."""
+    return tuple(finding for rule in rules if (finding := rule(evidence)) is not None)
 
 
-def _with_interval(name: str, cell: Cell | None) -> Numbers:
-    return {name: None, "interval from": None, "to": None} if cell is None else {
-        name: cell.value, "interval from": cell.low, "to": cell.high,
-    }  # fmt: skip
+def _with_interval(name: str, cell: Cell) -> dict[str, Fact]:
+    return {name: cell.value, "interval from": cell.low, "to": cell.high}
 
 
-def _unlearned(e: Evidence) -> str:
+# -- Verdicts ---------------------------------------------------------------------------------------------------------
+
+
+def _learned(e: Evidence) -> Finding | None:
     signs = []
     if e.all_uniform:
-        words = e.near_uniform.counted("is", "are")
-        signs.append(f"{words} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at {e.longest:,} tokens")
+        near = f"within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at {e.longest:,} tokens"
+        signs.append(f"{e.near_uniform.counted('is', 'are')} {near}")
     if e.guesses:
         losses = f"(loss {e.loss:.2f} nats, guessing {e.guessing:.2f})"
         signs.append(f"the next token is predicted no better than by guessing {losses}")
-    return f"{NOTICE} {sentence(', and '.join(signs))}."
-
-
-def _dispersion_numbers(e: Evidence) -> Numbers:
-    group = e.near_uniform
-    shares = [facts.entropy_share or 0.0 for facts in group.measured.values()]
-    cells = [cell for place in group.places if (cell := group.measured[place].entropy) is not None]
-    surely = sum(cell.low is not None and cell.low >= NEAR_UNIFORM * (cell.limit or 0) for cell in cells)
-    return {
-        "heads near the ceiling": len(group.places),
-        "of these with the whole interval there": surely,
-        "heads": len(group.measured),
-        "mean entropy over its ceiling": sum(shares) / len(shares),
-    }
-
-
-def _forced_numbers(e: Evidence) -> Numbers:
-    overall = e.overall("max_weight")
-    return e.forced.numbers("heads that cannot") | {
-        "largest weight, mean": value_of(overall),
-        "its proved ceiling, mean": None if overall is None else overall.limit,
-    }
-
-
-def _against_chance(e: Evidence) -> str:
-    if e.critical is None:
-        return f"Selection differs from chance at every set size tried (up to {max(e.p_values)})."
-    critical = int(e.critical.value)
-    rejected_again = [n for n, p in e.p_values.items() if n > critical and p.value <= LEVEL]
-    indistinguishable = "is statistically indistinguishable from random"
-    if rejected_again:
-        return f"Selecting {tokens(critical)} {indistinguishable}, but selecting {rejected_again[0]} is not."
-    return f"From {tokens(critical)} on, selection {indistinguishable}."
-
-
-def _chance_numbers(e: Evidence) -> Numbers:
-    largest, critical = max(e.p_values), e.critical
-    at = largest if critical is None else int(critical.value)
-    numbers: Numbers = {"critical N": None if critical is None else at, "largest N tested": largest}
-    if critical is not None:
-        numbers |= {"interval from": critical.low, "to": critical.high}
-    return numbers | {
-        f"KS statistic at N = {at}": value_of(e.overall("ks_statistic", at)),
-        f"p-value at N = {at}": value_of(e.p_values.get(at)),
-    }
-
-
-def _separable(e: Evidence) -> Cell | None:
-    """The separability of all heads, where it can be compared with chance."""
-    cell = e.overall("separability", e.size)
-    return None if cell is None or cell.control is None else cell
-
-
-def _separability(e: Evidence) -> str:
-    overall = _separable(e)
-    assert overall is not None
-    counted = f"{e.blurred.counted('does', 'do')} no better than random"
-    if not e.blurred.places:
-        counted = f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
-    return (
-        f"Of the {tokens(e.size or 0)} that a head weights most, {percent(overall.value)} are separable from "
-        f"the rest, against {percent(overall.control)} of {e.size} random ones; {counted}."
-    )
-
-
-def _separability_numbers(e: Evidence) -> Numbers:
-    overall = _separable(e)
-    control = {"of random sets": None if overall is None else overall.control}
-    return _with_interval("separability", overall) | control | e.blurred.numbers("heads no better than random")
-
-
-def _length_numbers(e: Evidence) -> Numbers:
-    decays = [facts.decay for facts in e.fading.measured.values() if facts.decay is not None]
-    return _with_interval("mean decay exponent", e.table.overall("decay_exponent")) | {
-        "heads that fade": len(e.fading.places),
-        "heads whose interval reaches 0 or below": sum(decay.at_least <= 0 for decay in decays),
-        "heads": len(e.fading.measured),
-    }
-
-
-def _sinks(e: Evidence) -> str:
-    overall = e.overall("sink_mass")
-    assert overall is not None
-    uniform = "" if overall.control is None else f", a uniform head would give it {percent(overall.control)}"
-    return (
-        f"{e.sinks.counted('gives', 'give')} more than half of the weight to the first visible token; all heads "
-        f"together give it {percent(overall.value)}{uniform}."
-    )
-
-
-def _sinks_numbers(e: Evidence) -> Numbers:
-    overall = e.overall("sink_mass")
-    control = {"of a uniform head": None if overall is None else overall.control}
-    return _with_interval("weight on the first key", overall) | control | e.sinks.numbers("sinks")
-
-
-def _gradients(e: Evidence) -> str:
-    overall, (highest, _) = e.overall("sensitivity_worst_mean"), e.highest_and_median
-    assert overall is not None
-    assert overall.limit
-    fragile = "no head becomes fragile at the temperatures tried"
-    if highest is not None:
-        fragile = f"the first head becomes fragile below T = {highest:.2f}"
-    share = percent(overall.value / overall.limit)
-    return f"At T = 1 the weights react with {share} of the largest possible sensitivity; {fragile}."
-
-
-def _gradients_numbers(e: Evidence) -> Numbers:
-    overall, (highest, middle) = e.overall("sensitivity_worst_mean"), e.highest_and_median
-    return _with_interval("worst sensitivity at T = 1, mean", overall) | {
-        "its ceiling": None if overall is None else overall.limit,
-        "highest temperature at which a head is fragile": highest,
-        "the same for the median head": middle,
-        "heads that get fragile": e.fragile.height,
-        "heads": e.floors.height,
-    }
-
-
-_A_SINK = f"A head is a sink if the mean weight of the first visible key is above {percent(SINK)} at that length."
-
-VERDICTS = (
-    Rule(
+    if not signs:
+        return None
+    return Finding(
         NOT_LEARNED,
+        f"{NOTICE} {sentence(', and '.join(signs))}.",
         f"At least {percent(UNIFORM_HEADS)} of the heads have a mean entropy of {percent(NEAR_UNIFORM)} of the mean of "
         f"ln n or more, or the loss on the window shown is at least {percent(GUESSING)} of ln V, the loss of guessing "
         "among all V tokens. For a trained model the second means that it cannot predict this text. Only causal "
         "language models have that loss.",
-        holds=lambda e: e.all_uniform or e.guesses,
-        sentence=_unlearned,
-        numbers=lambda e: (
-            e.near_uniform.numbers("heads near the entropy ceiling")
-            | {"loss of the next token, nats": e.loss, "loss of guessing, nats": e.guessing}
-        ),
-        heads=lambda e: e.near_uniform.places,
-    ),
-    Rule(
+        e.near_uniform.numbers("heads near the entropy ceiling")
+        | {"loss of the next token, nats": e.loss, "loss of guessing, nats": e.guessing},
+        e.near_uniform.places,
+    )
+
+
+def _dispersion(e: Evidence) -> Finding | None:
+    group = e.near_uniform
+    if not group.measured:
+        return None
+    cells = [e.heads[place].cell("entropy") for place in group.places]
+    surely = sum(cell.low is not None and cell.low >= NEAR_UNIFORM * (cell.limit or 0) for cell in cells)
+    shares = [head.entropy_share or 0.0 for head in group.measured]
+    return Finding(
         "dispersion",
+        f"{sentence(group.counted('is', 'are'))} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at "
+        f"{e.longest:,} tokens.",
         f"A head counts if its mean entropy at the largest length is at least {percent(NEAR_UNIFORM)} of the mean of "
         "ln n, n the keys that a query sees.",
-        holds=lambda e: bool(e.near_uniform.measured),
-        sentence=lambda e: (
-            f"{e.near_uniform.counted('is', 'are')} within {percent(1 - NEAR_UNIFORM)} of the entropy ceiling at "
-            f"{e.longest:,} tokens."
-        ),
-        numbers=_dispersion_numbers,
-        heads=lambda e: e.near_uniform.places,
-    ),
-    Rule(
+        group.numbers("heads near the ceiling", **{"of these with the whole interval there": surely})
+        | {"mean entropy over its ceiling": sum(shares) / len(shares)},
+        group.places,
+    )
+
+
+def _forced_dispersion(e: Evidence) -> Finding | None:
+    def cannot(head: Head) -> bool | None:
+        ceiling = head.cell("max_weight").limit
+        return None if ceiling is None else ceiling < HALF
+
+    group, overall = e.group(cannot), e.all.cell("max_weight")
+    if not group.measured:
+        return None
+    return Finding(
         "forced dispersion",
+        f"{sentence(group.counted('has', 'have'))} logits so close together that softmax cannot give any key half of "
+        f"the weight, on average over queries, at {e.longest:,} tokens.",
         "A head counts if the mean over queries of the tight ceiling 1/(1 + (n - 1) e^-R) of the largest weight is "
         "below 0.5, R the range of the query's logits. Single queries may have a higher ceiling.",
-        holds=lambda e: bool(e.forced.measured),
-        sentence=lambda e: (
-            f"{e.forced.counted('has', 'have')} logits so close together that softmax cannot give any key half of the "
-            f"weight, on average over queries, at {e.longest:,} tokens."
-        ),
-        numbers=_forced_numbers,
-        heads=lambda e: e.forced.places,
-    ),
-    Rule(
-        "random sets",
+        group.numbers("heads that cannot")
+        | {"largest weight, mean": overall.value, "its proved ceiling, mean": overall.limit},
+        group.places,
+    )
+
+
+def _random_sets(e: Evidence) -> Finding | None:
+    if not e.p_values or not e.can_reject:
+        return None
+    largest = max(e.p_values)
+    at = largest if e.critical is NOTHING else int(e.critical.value or 0)
+    numbers: dict[str, Fact] = {"critical N": None if e.critical is NOTHING else at, "largest N tested": largest}
+    words = f"Selection differs from chance at every set size tried (up to {largest})."
+    if e.critical is not NOTHING:
+        numbers |= {"interval from": e.critical.low, "to": e.critical.high}
+        words = f"From {tokens(at)} on, selection is statistically indistinguishable from random."
+        if again := [n for n, p in e.p_values.items() if n > at and (p.value or 0) <= LEVEL]:
+            words = (
+                f"Selecting {tokens(at)} is statistically indistinguishable from random, but selecting {again[0]} is "
+                "not."
+            )
+    numbers[f"KS statistic at N = {at}"] = e.all.cell("ks_statistic", at).value
+    numbers[f"p-value at N = {at}"] = e.p_values.get(at, NOTHING).value
+    rule = (
         "Critical N: the first size at which a two-sample Kolmogorov-Smirnov test of the heads' mean distances against "
         f"those of random sets does not reject at level {LEVEL:g} (arXiv 2508.17821). Not rejecting does not prove "
-        "equality.",
-        holds=lambda e: bool(e.p_values) and e.can_reject,
-        sentence=_against_chance,
-        numbers=_chance_numbers,
-    ),
-    Rule(
+        "equality."
+    )
+    return Finding("random sets", words, rule, numbers)
+
+
+def _separability(e: Evidence) -> Finding | None:
+    overall, blurred = e.all.separability, e.group(is_blurred)
+    if overall.control is None or not blurred.measured:
+        return None
+    counted = f"{blurred.counted('does', 'do')} no better than random"
+    if not blurred.places:
+        counted = f"every head does better than random{'' if overall.low is not None else ' (one window: no interval)'}"
+    return Finding(
         "separability",
+        f"Of the {tokens(e.size or 0)} that a head weights most, {percent(overall.value)} are separable from "
+        f"the rest, against {percent(overall.control)} of {e.size} random ones; {counted}.",
         "Separability: the share of the selected tokens whose weighted vectors lie no farther from their sum than the "
         "nearest unselected one. A head does no better than random if the interval of its separability reaches down to "
         "that of random sets.",
-        holds=lambda e: _separable(e) is not None and bool(e.blurred.measured),
-        sentence=_separability,
-        numbers=_separability_numbers,
-        heads=lambda e: e.blurred.places,
-    ),
-    Rule(
+        _with_interval("separability", overall)
+        | {"of random sets": overall.control}
+        | blurred.numbers("heads no better than random"),
+        blurred.places,
+    )
+
+
+def _length(e: Evidence) -> Finding | None:
+    overall, fading = e.all.cell("decay_exponent"), e.group(is_fading)
+    if overall.value is None or not fading.measured:
+        return None
+    reaching = sum(head.cell("decay_exponent").at_least <= 0 for head in fading.measured)
+    return Finding(
         "length",
+        f"As the context grows to {e.longest:,} tokens, the largest weight of a head scales as "
+        f"{power_of_n(overall.value)} on average; {fading.counted('fades', 'fade')} at least half as fast as a uniform "
+        "head.",
         "A head fades if its decay exponent (least squares of the log of the largest weight on ln n) is at least "
         f"{FADING:g}; a uniform head has 1.",
-        holds=lambda e: e.table.overall("decay_exponent") is not None and bool(e.fading.measured),
-        sentence=lambda e: (
-            f"As the context grows to {e.longest:,} tokens, the largest weight of a head scales as "
-            f"{power_of_n(value_of(e.table.overall('decay_exponent')) or 0)} on average; "
-            f"{e.fading.counted('fades', 'fade')} at least half as fast as a uniform head."
-        ),
-        numbers=_length_numbers,
-        heads=lambda e: e.fading.places,
-    ),
-    Rule(
+        _with_interval("mean decay exponent", overall)
+        | fading.numbers("heads that fade", **{"heads whose interval reaches 0 or below": reaching}),
+        fading.places,
+    )
+
+
+def _sinks(e: Evidence) -> Finding | None:
+    overall = e.all.cell("sink_mass")
+    if overall.value is None or not e.sinks.measured:
+        return None
+    uniform = "" if overall.control is None else f", a uniform head would give it {percent(overall.control)}"
+    return Finding(
         "sinks",
+        f"{sentence(e.sinks.counted('gives', 'give'))} more than half of the weight to the first visible token; all "
+        f"heads together give it {percent(overall.value)}{uniform}.",
         _A_SINK,
-        holds=lambda e: e.overall("sink_mass") is not None and bool(e.sinks.measured),
-        sentence=_sinks,
-        numbers=_sinks_numbers,
-        heads=lambda e: e.sinks.places,
-    ),
-    Rule(
+        _with_interval("weight on the first key", overall)
+        | {"of a uniform head": overall.control}
+        | e.sinks.numbers("sinks"),
+        e.sinks.places,
+    )
+
+
+def _gradients(e: Evidence) -> Finding | None:
+    overall = e.all.cell("sensitivity_worst_mean")
+    if overall.value is None or not overall.limit:
+        return None
+    fragile = "no head becomes fragile at the temperatures tried"
+    if e.fragile:
+        fragile = f"the first head becomes fragile below T = {e.highest_floor:.2f}"
+    share = percent(overall.value / overall.limit)
+    return Finding(
         "gradients",
+        f"At T = 1 the weights react with {share} of the largest possible sensitivity; {fragile}.",
         "A head is fragile at a temperature where the 95th percentile of the worst-direction sensitivity over the "
         f"queries of a window (the mean of the windows' percentiles) reaches {FRAGILE:g} per logit, twice what any "
         "softmax row can reach at T = 1. No softmax head can be fragile above T = 0.5.",
-        holds=lambda e: (cell := e.overall("sensitivity_worst_mean")) is not None and bool(cell.limit),
-        sentence=_gradients,
-        numbers=_gradients_numbers,
-    ),
-)
+        _with_interval("worst sensitivity at T = 1, mean", overall)
+        | {"its ceiling": overall.limit, "highest temperature at which a head is fragile": e.highest_floor}
+        | _fragile_numbers(e),
+    )
 
 
-def _active_set(e: Evidence) -> str:
-    held = percent(e.masses[e.shown_set].value)
-    if e.enough is None:
-        # More tokens do not help attention that was not learned.
+def _fragile_numbers(e: Evidence) -> dict[str, Fact]:
+    counts = {"heads that get fragile": len(e.fragile), "heads": len(e.floors)}
+    return {"the same for the median head": e.middle_floor, **counts}
+
+
+VERDICTS = (_learned, _dispersion, _forced_dispersion, _random_sets, _separability, _length, _sinks, _gradients)
+
+
+# -- Advice -----------------------------------------------------------------------------------------------------------
+
+
+def _active_set(e: Evidence) -> Finding | None:
+    needed: dict[Place, int | None] = {
+        place: _enough(masses) for place, head in e.heads.items() if (masses := head.by_size("top_mass"))
+    }
+    if not needed or not e.masses:
+        return None
+    enough = _enough(e.masses)
+    more = [place for place, n in needed.items() if n is None or (enough is not None and n > enough)]
+    beyond = Group(tuple(more), [e.heads[place] for place in needed])
+    size = max(e.masses) if enough is None else enough
+    held, separable = percent(e.masses[size].value), e.all.cell("separability", size)
+    if enough is None:  # more tokens do not help attention that was not learned
         question = "" if e.all_uniform or e.guesses else "; how many the loss needs: abbe capacity"
-        return f"Even {many(e.shown_set, 'key')} per query hold only {held} of the weight{question}."
-    return (
-        f"{many(e.enough, 'key')} per query {'holds' if e.enough == 1 else 'hold'} {held} of the weight, on average "
-        f"over heads; {e.beyond.counted('needs', 'need')} more. How many the loss needs: abbe capacity."
-    )
-
-
-def _active_set_numbers(e: Evidence) -> Numbers:
-    size = e.shown_set
-    separable = e.overall("separability", size)
-    return {
-        "smallest size that keeps the weight": e.enough,
-        **_with_interval(f"weight of the {size} largest", e.masses[size]),
-        f"separability of {size} tokens": value_of(separable),
-        "of random sets": None if separable is None else separable.control,
-        **e.beyond.numbers("heads that need more"),
-    }
-
-
-def _temperature(e: Evidence) -> str:
-    highest, middle = e.highest_and_median
-    if highest is None:
-        lowest = e.floors["lowest"].drop_nulls()[0]
-        return f"No head becomes fragile down to T = {lowest:g}, the lowest temperature tried."
-    layer, head = e.fragile.select("layer", "head").row(0)
-    return (
-        f"Keep the temperature above {highest:.2f}, where the first head (layer {layer}, head {head}) becomes fragile; "
-        f"the median head does at {middle:.2f}."
-    )
-
-
-def _temperature_numbers(e: Evidence) -> Numbers:
-    highest, middle = e.highest_and_median
-    return {
-        "temperature floor": highest,
-        "the same for the median head": middle,
-        "heads that get fragile": e.fragile.height,
-        "heads": e.floors.height,
-        "lowest temperature tried": e.floors["lowest"].drop_nulls()[0],
-    }
-
-
-def _sparse(e: Evidence) -> str:
-    best = e.sparser
-    if best.is_empty():
-        return (
-            "No head would gain from a sparse normalizer without a clearly different output, by an estimate from the "
-            "same logits."
+        words = f"Even {many(size, 'key')} per query hold only {held} of the weight{question}."
+    else:
+        words = (
+            f"{many(size, 'key')} per query {'holds' if size == 1 else 'hold'} {held} of the weight, on average over "
+            f"heads; {beyond.counted('needs', 'need')} more. How many the loss needs: abbe capacity."
         )
-    return (
-        f"{heads_of(best.height, e.baseline.height, 'could', 'could')} be sparser: the best of {len(SPARSE)} sparse "
-        f"normalizers puts another {percent(_mean(best, 'gain'))} of the weight on separable tokens and moves outputs "
-        f"by {percent(_mean(best, 'output_change'))}; {SHARPER} alone does so for {e.sharper.height}. An estimate from "
-        "the same logits: swapped in without calibration it can raise the loss."
+    return Finding(
+        "active-set size",
+        words,
+        f"The smallest measured N whose keys of largest weight hold at least {percent(KEPT)} of the weight at "
+        f"{e.longest:,} tokens. Weight kept is not loss kept: a head may need the rest.",
+        {"smallest size that keeps the weight": enough}
+        | _with_interval(f"weight of the {size} largest", e.masses[size])
+        | {f"separability of {size} tokens": separable.value, "of random sets": separable.control}
+        | beyond.numbers("heads that need more"),
+        beyond.places,
     )
 
 
-def _sparse_numbers(e: Evidence) -> Numbers:
-    best = e.sparser
-    numbers: Numbers = {
+def _enough(masses: Mapping[int, Cell]) -> int | None:
+    """The smallest size whose keys keep enough of the weight."""
+    return next((n for n, cell in masses.items() if (cell.value or 0) >= KEPT), None)
+
+
+def _temperature_floor(e: Evidence) -> Finding | None:
+    tried = [row["lowest"] for row in e.floors if row["lowest"] is not None]
+    if not tried:
+        return None
+    words = f"No head becomes fragile down to T = {tried[0]:g}, the lowest temperature tried."
+    if e.fragile:
+        words = (
+            f"Keep the temperature above {e.highest_floor:.2f}, where the first head (layer {e.fragile[0]['layer']}, "
+            f"head {e.fragile[0]['head']}) becomes fragile; the median head does at {e.middle_floor:.2f}."
+        )
+    return Finding(
+        "temperature floor",
+        words,
+        "The highest temperature, over heads, at which the 95th percentile of the worst-direction sensitivity over the "
+        f"queries of a window reaches {FRAGILE:g} per logit. The logits are those of the model, divided by T; "
+        "nothing was trained. Softmax cannot reach it above T = 0.5, whatever the model.",
+        {"temperature floor": e.highest_floor, **_fragile_numbers(e), "lowest temperature tried": tried[0]},
+        tuple((row["layer"], row["head"]) for row in e.fragile[:_EXAMPLES]),
+    )
+
+
+def _keep_sinks(e: Evidence) -> Finding | None:
+    if not e.sinks.measured:
+        return None
+    words = "No head is a sink: nothing to do."
+    if e.sinks.places:
+        words = (
+            f"{sentence(e.sinks.counted('is a sink', 'are sinks'))}: keep the first token in every active set, or "
+            "train with a learned sink (normalizers sink, softmax1)."
+        )
+    weight = {"weight on the first key, all heads": e.all.value("sink_mass")}
+    return Finding("sinks", words, _A_SINK, e.sinks.numbers("sinks") | weight, e.sinks.places)
+
+
+def _sparse_normalizer(e: Evidence) -> Finding | None:
+    baseline = e.alternatives.filter(normalizer=BASELINE).drop_nulls("separable")
+    if baseline.is_empty():
+        return None
+    best, sharper = could_be_sparser(e.alternatives, SPARSE), could_be_sparser(e.alternatives, [SHARPER])
+    numbers: dict[str, Fact] = {
         "heads that could be sparser": best.height,
-        "heads": e.baseline.height,
-        "separable weight now, mean over heads": _mean(e.baseline, "separable"),
-        f"heads that {SHARPER} might help by the same rule": e.sharper.height,
+        "heads": baseline.height,
+        "separable weight now, mean over heads": _mean(baseline, "separable"),
+        f"heads that {SHARPER} might help by the same rule": sharper.height,
     }
-    if best.is_empty():
-        return numbers
-    top = best.row(0, named=True)
-    numbers |= {
-        "mean gain of those heads": _mean(best, "gain"),
-        "their outputs would move by": _mean(best, "output_change"),
-        "largest gain": top["gain"], "of layer": top["layer"], "head": top["head"], "with": top["normalizer"],
-    }  # fmt: skip
-    control = best.select("layer", "head").join(
-        e.alternatives.filter(pl.col("normalizer") == SHARPER), on=["layer", "head"]
+    words = (
+        "No head would gain from a sparse normalizer without a clearly different output, by an estimate from the same "
+        "logits."
     )
-    if control.height:
-        numbers |= {
-            f"gain of those heads with {SHARPER} instead": _mean(control, "gain"),
-            "whose outputs would move by": _mean(control, "output_change"),
-        }
-    return numbers | {f"heads best served by {spec}": count for spec, count in best_served(best).iter_rows()}
+    if best.height:
+        gain, change, top = _mean(best, "gain"), _mean(best, "output_change"), best.row(0, named=True)
+        words = (
+            f"{sentence(heads_of(best.height, baseline.height, 'could', 'could'))} be sparser: the best of "
+            f"{len(SPARSE)} sparse normalizers puts another {percent(gain)} of the weight on separable tokens and "
+            f"moves outputs by {percent(change)}; {SHARPER} alone does so for {sharper.height}. An estimate from the "
+            "same logits: swapped in without calibration it can raise the loss."
+        )
+        numbers |= {"mean gain of those heads": gain, "their outputs would move by": change}
+        numbers |= {"largest gain": top["gain"], "of layer": top["layer"], "head": top["head"]}
+        numbers |= {"with": top["normalizer"]}
+        control = e.alternatives.filter(normalizer=SHARPER).join(best, on=["layer", "head"], how="semi")
+        if control.height:
+            numbers[f"gain of those heads with {SHARPER} instead"] = _mean(control, "gain")
+            numbers["whose outputs would move by"] = _mean(control, "output_change")
+        numbers |= {f"heads best served by {spec}": count for spec, count in best_served(best).iter_rows()}
+    return Finding(
+        "sparse normalizer",
+        words,
+        "The same logits are renormalised by each sparse alternative. A head could be sparser if the share of its "
+        f"weight on separable selected tokens rises by at least {percent(GAIN)}, with the interval of paired windows "
+        f"(at most 4, so a narrow one) above 0, while its output moves by at most {percent(MOVED)} of its length. "
+        "Later layers would see other inputs, and nothing was trained: abbe compare and abbe calibrate test it.",
+        numbers,
+        tuple(best.select("layer", "head").iter_rows()),
+    )
 
 
 def _mean(table: pl.DataFrame, column: str) -> float | None:
@@ -541,151 +433,75 @@ def _mean(table: pl.DataFrame, column: str) -> float | None:
     return fmean(known) if known else None
 
 
-ADVICE = (
-    Rule(
-        "active-set size",
-        f"The smallest measured N whose keys of largest weight hold at least {percent(KEPT)} of the weight at "
-        "{longest} tokens. Weight kept is not loss kept: a head may need the rest.",
-        holds=lambda e: bool(e.beyond.measured and e.masses),
-        sentence=_active_set,
-        numbers=_active_set_numbers,
-        heads=lambda e: e.beyond.places,
-    ),
-    Rule(
-        "temperature floor",
-        "The highest temperature, over heads, at which the 95th percentile of the worst-direction sensitivity over the "
-        f"queries of a window reaches {FRAGILE:g} per logit. The logits are those of the model, divided by T; "
-        "nothing was trained. Softmax cannot reach it above T = 0.5, whatever the model.",
-        holds=lambda e: not e.floors["lowest"].drop_nulls().is_empty(),
-        sentence=_temperature,
-        numbers=_temperature_numbers,
-        heads=lambda e: tuple(e.fragile.head(_EXAMPLES).select("layer", "head").iter_rows()),
-    ),
-    Rule(
-        "sinks",
-        _A_SINK,
-        holds=lambda e: bool(e.sinks.measured),
-        sentence=lambda e: (
-            f"{e.sinks.counted('is a sink', 'are sinks')}: keep the first token in every active set, or train with a "
-            "learned sink (normalizers sink, softmax1)."
-            if e.sinks.places
-            else "No head is a sink: nothing to do."
+ADVICE = (_active_set, _temperature_floor, _keep_sinks, _sparse_normalizer)
+
+
+# -- The five numbers -------------------------------------------------------------------------------------------------
+
+
+def key_numbers(e: Evidence) -> tuple[KeyNumber, ...]:
+    """Effective tokens, separability, critical N, decay exponent, sensitivity: all heads, at the largest length."""
+    size, effective, separable = tokens(e.size or 0), e.all.cell("effective_tokens"), e.all.separability
+    decay, sensitivity = e.all.cell("decay_exponent"), e.all.cell("sensitivity_worst_mean")
+    at_random = "" if separable.control is None else f"; of {size} drawn at random: {percent(separable.control)}"
+    proved = f"; the proved ceiling is {sensitivity.limit:.3g} on average over queries" if sensitivity.limit else ""
+    return (
+        _key("effective tokens", "effective_tokens", effective, tokens(effective.value or 0), _effective(e, effective)),
+        _key(
+            f"separability of {e.size} tokens" if e.size else "separability",
+            "separability",
+            separable,
+            percent(separable.value),
+            f"The share of the top {size} that is separable from the rest{at_random}.",
         ),
-        numbers=lambda e: (
-            e.sinks.numbers("sinks") | {"weight on the first key, all heads": value_of(e.overall("sink_mass"))}
+        _critical_number(e),
+        _key(
+            "decay exponent",
+            "decay_exponent",
+            decay,
+            f"{decay.value or 0:.2f}",
+            f"The largest weight of a head scales as {power_of_n(decay.value or 0)} with the n keys it sees; a uniform "
+            "head's as n^-1.",
         ),
-        heads=lambda e: e.sinks.places,
-    ),
-    Rule(
-        "sparse normalizer",
-        "The same logits are renormalised by each sparse alternative. A head could be sparser if the share of its "
-        f"weight on separable selected tokens rises by at least {percent(GAIN)}, with the interval of paired windows "
-        f"(at most 4, so a narrow one) above 0, while its output moves by at most {percent(MOVED)} of its length. "
-        "Later layers would see other inputs, and nothing was trained: abbe compare and abbe calibrate test it.",
-        holds=lambda e: not e.baseline.is_empty(),
-        sentence=_sparse,
-        numbers=_sparse_numbers,
-        heads=lambda e: tuple(e.sparser.select("layer", "head").iter_rows()),
-    ),
-)
+        _key(
+            "worst sensitivity",
+            "sensitivity_worst_mean",
+            sensitivity,
+            f"{sensitivity.value or 0:.2g} per logit",
+            f"How far the weights move for a unit change of the logits in the worst direction{proved}.",
+        ),
+    )
 
 
-def findings(evidence: Evidence, rules: Collection[Rule]) -> tuple[Finding, ...]:
-    """What the rules say, as far as it was measured."""
-    return tuple(rule.finding(evidence) for rule in rules if evidence.heads and rule.holds(evidence))
-
-
-@dataclass(frozen=True)
-class _Key:
-    """A number of all heads at the largest length: its cell, the value as text, and what it means."""
-
-    name: Callable[[Evidence], str]
-    measure: str
-    cell: Callable[[Evidence], Cell | None]
-    shown: Callable[[Cell], str]
-    meaning: Callable[[Evidence, Cell], str]
-
-    def number(self, evidence: Evidence) -> KeyNumber:
-        name, cell = self.name(evidence), self.cell(evidence)
-        if cell is None:
-            return _without_value(name, self.measure, "not measured", "No query gave this number.")
-        numbers = (cell.value, cell.low, cell.high, cell.limit, cell.control)
-        return KeyNumber(name, self.measure, *numbers, self.shown(cell), self.meaning(evidence, cell))
-
-
-def _without_value(name: str, measure: str, shown: str, meaning: str) -> KeyNumber:
-    return KeyNumber(name, measure, None, None, None, None, None, shown, meaning)
+def _key(name: str, measure: str, cell: Cell, shown: str, meaning: str) -> KeyNumber:
+    if cell is NOTHING:
+        shown, meaning = "not measured", "No query gave this number."
+    return KeyNumber(name, measure, cell.value, cell.low, cell.high, cell.limit, cell.control, shown, meaning)
 
 
 def _effective(e: Evidence, cell: Cell) -> str:
     """The mean with the median head and the range: a few spread heads move the mean of all."""
-    heads = sorted(facts.effective.value for facts in e.heads.values() if facts.effective is not None)
+    heads = sorted(value for head in e.heads.values() if (value := head.value("effective_tokens")) is not None)
     of_keys = "" if cell.limit is None else f", of {cell.limit:,.0f} that it sees on average"
     of_heads = ""
     if len(heads) > 1:
         low, middle, high = (number(count, 3) for count in (heads[0], median(heads), heads[-1]))
         of_heads = f"; the median head over {middle}, with heads from {low} to {high}"
-    return f"A query spreads its weight as if equally over {tokens(cell.value)}{of_keys}{of_heads}."
-
-
-_NUMBERS = (
-    _Key(
-        lambda _: "effective tokens",
-        "effective_tokens",
-        lambda e: e.overall("effective_tokens"),
-        lambda cell: tokens(cell.value),
-        _effective,
-    ),
-    _Key(
-        lambda e: f"separability of {e.size} tokens" if e.size else "separability",
-        "separability",
-        lambda e: e.overall("separability", e.size),
-        lambda cell: percent(cell.value),
-        lambda e, cell: (
-            f"The share of the top {tokens(e.size or 0)} that is separable from the rest"
-            + ("." if cell.control is None else f"; of {tokens(e.size or 0)} drawn at random: {percent(cell.control)}.")
-        ),
-    ),
-    _Key(
-        lambda _: "decay exponent",
-        "decay_exponent",
-        lambda e: e.table.overall("decay_exponent"),
-        lambda cell: f"{cell.value:.2f}",
-        lambda _, cell: (
-            f"The largest weight of a head scales as {power_of_n(cell.value)} with the n keys it sees; a uniform "
-            "head's as n^-1."
-        ),
-    ),
-    _Key(
-        lambda _: "worst sensitivity",
-        "sensitivity_worst_mean",
-        lambda e: e.overall("sensitivity_worst_mean"),
-        lambda cell: f"{cell.value:.2g} per logit",
-        lambda _, cell: (
-            "How far the weights move for a unit change of the logits in the worst direction"
-            + ("." if cell.limit is None else f"; the proved ceiling is {cell.limit:.3g} on average over queries.")
-        ),
-    ),
-)
-
-
-def key_numbers(evidence: Evidence) -> tuple[KeyNumber, ...]:
-    """Effective tokens, separability, critical N, decay exponent, sensitivity: all heads, at the largest length."""
-    effective, separability, decay, sensitivity = (key.number(evidence) for key in _NUMBERS)
-    return effective, separability, _critical_number(evidence), decay, sensitivity
+    return f"A query spreads its weight as if equally over {tokens(cell.value or 0)}{of_keys}{of_heads}."
 
 
 def _critical_number(e: Evidence) -> KeyNumber:
     """Here a missing value says something: no size is critical, or the test cannot say."""
-    named, critical = ("critical N", f"critical_n@{LEVEL:g}"), e.critical
-    if not e.p_values:
-        return _without_value(*named, "not measured", "No query gave this number.")
-    if not e.can_reject:
+    cell, largest = e.critical, max(e.p_values, default=0)
+    shown, meaning = "not measured", "No query gave this number."
+    if e.p_values and not e.can_reject:
+        cell, shown = NOTHING, "too few heads"
         meaning = f"With so few heads the test cannot distinguish anything from chance at level {LEVEL:g}."
-        return _without_value(*named, "too few heads", meaning)
-    if critical is None:
-        meaning = f"Up to {max(e.p_values)} selected tokens, the heads' distances differ from those of random sets."
-        return _without_value(*named, f"none up to {max(e.p_values)}", meaning)
-    size = tokens(critical.value)
-    meaning = f"With {size} selected, the heads' distances are first indistinguishable from random sets."
-    return KeyNumber(*named, critical.value, critical.low, critical.high, None, None, size, meaning)
+    elif e.p_values and cell is NOTHING:
+        shown = f"none up to {largest}"
+        meaning = f"Up to {largest} selected tokens, the heads' distances differ from those of random sets."
+    elif e.p_values:
+        shown = tokens(cell.value or 0)
+        meaning = f"With {shown} selected, the heads' distances are first indistinguishable from random sets."
+    numbers = (cell.value, cell.low, cell.high, None, None)
+    return KeyNumber("critical N", f"critical_n@{LEVEL:g}", *numbers, shown, meaning)

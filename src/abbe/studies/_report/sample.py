@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
@@ -18,7 +18,6 @@ from ...runs.loss import loss_and_guessing
 from ...runs.parts import Parts
 from ...runs.settings import Settings
 from ...runs.window import is_over, lacks_vectors, rows_of_call, seeded, token_vectors
-from ...words.finding import Place
 
 SIZES = (5, 20)
 LONGEST_WINDOW = 256  # tokens that fit on a screen
@@ -39,8 +38,6 @@ LONGEST = 64  # characters of one token that are shown
 _LONGEST_GAP = 16  # characters between two tokens, which some tokenizers drop
 _MARGIN = 2000  # characters on either side, so that the cut does not change how the window's text is tokenised
 
-Span = tuple[int, int]
-
 
 @dataclass(frozen=True)
 class Heat:
@@ -58,20 +55,13 @@ class Heat:
     heads: Mapping[tuple[int, int], bytes] = field(repr=False)
 
     def as_json(self) -> dict[str, Any]:
-        """In columns, the bytes of a head as base64."""
-        return {
-            "queries": self.queries,
-            "edges": self.edges,
-            "layer": [layer for layer, _ in self.heads],
-            "head": [head for _, head in self.heads],
-            "weights": [base64.b64encode(codes).decode("ascii") for codes in self.heads.values()],
-        }
+        heads = [(*place, base64.b64encode(codes).decode("ascii")) for place, codes in self.heads.items()]
+        return {"queries": self.queries, "edges": self.edges, "heads": heads}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Heat:
-        codes = map(base64.b64decode, stored["weights"])
-        places = zip(stored["layer"], stored["head"], strict=True)
-        return cls(tuple(stored["queries"]), tuple(stored["edges"]), dict(zip(places, codes, strict=True)))
+        heads = {(layer, head): base64.b64decode(codes) for layer, head, codes in stored["heads"]}
+        return cls(tuple(stored["queries"]), tuple(stored["edges"]), heads)
 
 
 @dataclass(frozen=True)
@@ -153,28 +143,9 @@ class Sample:
     heat: Heat | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """The compact form for the run folder and the page.
-
-        Columns instead of rows, so that no name is written twice:
-
-            {"length", "index", "tokens", "sizes", "queries", "loss", "guessing",
-             "rows": {"layer", "head", "query", "keys", "weights"},             one entry per row
-             "heat": {"queries", "edges", "layer", "head", "weights"},          null without heat maps
-             "balls": {"5": {"radius", "inside", "distances", "angles", "scale", "intruders",
-                             "other_keys", "other_distances", "other_angles"}}}  one entry per row; null without a ball
-
-        A distance (and the radius) is a whole number of thousandths of the largest distance in its ball, which `scale`
-        holds; angles are whole degrees, `inside` is a string of 0 and 1, weights have 4 significant digits.
-        """
-        rows = {name: [getattr(row, name) for row in self.rows] for name in _ROW}
-        rows["weights"] = [[_digits(weight, 4) for weight in weights] for weights in rows["weights"]]
-        balls = {}
-        for size in self.sizes:
-            of_rows = [next((ball for ball in row.balls if ball.size == size), None) for row in self.rows]
-            stored = [dict.fromkeys(_BALL) if ball is None else _stored_ball(ball) for ball in of_rows]
-            balls[str(size)] = {name: [ball[name] for ball in stored] for name in _BALL}
-        heat = None if self.heat is None else self.heat.as_json()
-        return vars(self) | {"rows": rows, "balls": balls, "heat": heat}
+        """For the run folder and the page; numbers of rows and balls have 4 significant digits."""
+        rows = _rounded([asdict(row) for row in self.rows])
+        return vars(self) | {"rows": rows, "heat": None if self.heat is None else self.heat.as_json()}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Sample:
@@ -183,56 +154,25 @@ class Sample:
         Args:
             stored: from `as_json`.
         """
-        by_size = [(int(size), _records(balls)) for size, balls in stored["balls"].items()]
         rows = [
-            SampleRow(
-                **row,
-                balls=tuple(_ball(size, balls[place]) for size, balls in by_size if balls[place]["scale"] is not None),
-            )
-            for place, row in enumerate(_records(stored["rows"]))
+            SampleRow(**_frozen(row) | {"balls": tuple(Ball(**_frozen(ball)) for ball in row["balls"])})
+            for row in stored["rows"]
         ]
         heat = None if stored["heat"] is None else Heat.from_json(stored["heat"])
-        plain = {key: _frozen(value) for key, value in stored.items() if key != "balls"}
-        return cls(**plain | {"rows": tuple(rows), "heat": heat})
+        return cls(**_frozen(stored) | {"rows": tuple(rows), "heat": heat})
 
 
-_UNITS = 1000  # of the scale of a ball: finer than a pixel of its picture
-_ROW = ("layer", "head", "query", "keys", "weights")
-_BALL = (*(field.name for field in fields(Ball) if field.name != "size"), "scale")
-_ANGLES, _DISTANCES = ("angles", "other_angles"), ("distances", "other_distances")
+def _rounded(value: Any) -> Any:
+    """Nested numbers with 4 significant digits: finer than a pixel of their picture."""
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    return [_rounded(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _records(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """Rows from columns; lists become tuples."""
-    return [dict(zip(columns, map(_frozen, row), strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _stored_ball(ball: Ball) -> dict[str, Any]:
-    scale = _digits(max(*ball.distances, *ball.other_distances), 6)
-
-    def units(distance: float) -> int:
-        return round(_UNITS * distance / scale) if scale else 0
-
-    inside = "".join("01"[member] for member in ball.inside)
-    stored = vars(ball) | {"scale": scale, "radius": units(ball.radius), "inside": inside}
-    stored |= {name: [units(distance) for distance in stored[name]] for name in _DISTANCES}
-    return stored | {name: [round(angle) % 360 for angle in stored[name]] for name in _ANGLES}
-
-
-def _ball(size: int, stored: Mapping[str, Any]) -> Ball:
-    unit = stored["scale"] / _UNITS
-    ball = {name: value for name, value in stored.items() if name != "scale"}
-    ball |= {"radius": ball["radius"] * unit, "inside": tuple(letter == "1" for letter in ball["inside"])}
-    ball |= {name: tuple(distance * unit for distance in ball[name]) for name in _DISTANCES}
-    return Ball(size=size, **ball | {name: tuple(map(float, ball[name])) for name in _ANGLES})
-
-
-def _digits(number: float, digits: int) -> float:
-    return float(f"{number:.{digits}g}")
+def _frozen(stored: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()}
 
 
 def sample_window(windows: Sequence[Window]) -> Window:
@@ -256,7 +196,7 @@ def sample_positions(model: LoadedModel, window: Window, settings: Settings, hea
     return torch.cat([drawn, torch.tensor([last])])
 
 
-_PART, _LOSS = "sample/window", "sample/loss"
+_PART, _LOSS = "sample/rows", "sample/loss"
 
 
 class SampleReader:
@@ -270,15 +210,12 @@ class SampleReader:
         self, model: LoadedModel, open_tap: Tap, chosen: Window, settings: Settings, sizes: tuple[int, ...] = SIZES,
         queries: int = QUERIES, parts: Parts | None = None,
     ) -> None:  # fmt: skip
-        self.model, self.chosen, self.settings, self.sizes, self.queries = model, chosen, settings, sizes, queries
+        self.model, self.chosen, self.settings, self.most_queries = model, chosen, settings, queries
         self.parts = Parts(None, "") if parts is None else parts
         self.layers = len(open_tap.layers)
         self.normalizer = None if settings.normalizer is None else normalizers.normalizer(settings.normalizer)
-        self.positions = torch.tensor([], dtype=torch.long)
-        self.of_layers: dict[int, list[SampleRow]] = {}
+        self.read = Sample(chosen.length, chosen.index, (), sizes, (), ())
         self.window: Window | None = None
-        self.grid: tuple[tuple[int, ...], tuple[int, ...]] = ((), (0,))
-        self.heat_of: dict[Place, bytes] = {}
         open_tap.listen(self._read)
 
     def wants(self, window: Window) -> bool:
@@ -287,44 +224,41 @@ class SampleReader:
 
     def done(self, window: Window) -> None:
         """Keep what was read; tokens and loss come later, without a tap."""
-        self.parts.keep_json(_PART, self._rows_read().as_json())
+        self.parts.keep_json(_PART, self.read.as_json())
 
     def sample(self, text: Text) -> Sample:
         """After the run."""
         stored = self.parts.json(_PART)
         assert stored is not None
-        sample = self._rows_read() if self.of_layers else Sample.from_json(stored)
-        names = ("loss", "guessing")
         loss = self.parts.get_or_make(
-            _LOSS, lambda: dict(zip(names, loss_and_guessing(self.model, self.chosen), strict=True))
+            _LOSS, lambda: dict(zip(("loss", "guessing"), loss_and_guessing(self.model, self.chosen), strict=True))
         )
+        sample = self.read if self.read.queries else Sample.from_json(stored)
         return replace(sample, tokens=token_texts(self.model.tokenizer, text, self.chosen), **loss)
-
-    def _rows_read(self) -> Sample:
-        rows = tuple(row for _, of_layer in sorted(self.of_layers.items()) for row in of_layer)
-        heat = Heat(*self.grid, dict(sorted(self.heat_of.items()))) if self.heat_of else None
-        queries = tuple(self.positions.tolist())
-        return Sample(self.chosen.length, self.chosen.index, (), self.sizes, queries, rows, heat=heat)
 
     def _read(self, call: AttentionCall) -> None:
         if self.window is None:
             return
-        if not len(self.positions):
+        if not self.read.queries:
             heads = call.query.shape[1] * self.layers
-            self.positions = sample_positions(self.model, self.window, self.settings, heads, self.queries)
             self.grid = heat_grid(self.window.length, heads)
+            positions = sample_positions(self.model, self.window, self.settings, heads, self.most_queries)
+            self.read = replace(self.read, queries=tuple(positions.tolist()))
         if lacks_vectors(call, self.settings.vectors):
             return
         layer, tokens = call.place, self.window.tokens.to(call.query.device)
         vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
-        rows = rows_of_call(call, self.positions, vectors, self.normalizer)
+        rows = rows_of_call(call, torch.tensor(self.read.queries), vectors, self.normalizer)
         rows = Rows(rows.logits.cpu(), rows.weights.cpu(), rows.vectors.cpu())
         generator = seeded(self.settings, self.window, f"sample of layer {layer}")
-        self.of_layers[layer] = sample_rows(rows, layer, self.positions.tolist(), self.sizes, generator)
+        listed = sample_rows(rows, layer, self.read.queries, self.read.sizes, generator)
+        heat = self.read.heat
         if is_over(call, self.window.length):  # else a cell would name the wrong token
-            wide = rows_of_call(call, torch.tensor(self.grid[0]), vectors, self.normalizer)
-            codes = heat_codes(wide.weights.cpu(), self.grid[1])
-            self.heat_of |= {(layer, head): cells for head, cells in enumerate(codes)}
+            heat = heat or Heat(*self.grid, {})
+            wide = rows_of_call(call, torch.tensor(heat.queries), vectors, self.normalizer)
+            codes = heat_codes(wide.weights.cpu(), heat.edges)
+            heat = replace(heat, heads={**heat.heads, **{(layer, head): cells for head, cells in enumerate(codes)}})
+        self.read = replace(self.read, rows=(*self.read.rows, *listed), heat=heat)
 
 
 def sample_rows(
@@ -337,25 +271,15 @@ def sample_rows(
         vectors = rows.group(head).double()
         for place, query in enumerate(queries):
             seen, weights = visible[head, place], rows.weights[head, place]
-            keys = order[head, place, : int(seen.sum())]
-            usable = sizes if bool(alive[head, place]) else ()
-            balls = _balls(weights.double()[:, None] * vectors, keys, seen, usable, generator)
-            sampled.append(SampleRow(layer, head, query, tuple(keys.tolist()), tuple(weights[keys].tolist()), balls))
+            keys, weighted, balls = order[head, place, : int(seen.sum())], weights.double()[:, None] * vectors, []
+            for size in sizes if bool(alive[head, place]) else ():
+                unselected = seen.clone()
+                unselected[keys[:size]] = False
+                if bool(unselected.any()):
+                    balls.append(ball_of(weighted, keys[:size], unselected.nonzero()[:, 0], generator))
+            top = tuple(keys.tolist()), tuple(weights[keys].tolist())
+            sampled.append(SampleRow(layer, head, query, *top, tuple(balls)))
     return sampled
-
-
-def _balls(
-    weighted: Tensor, keys: Tensor, seen: Tensor, sizes: Sequence[int], generator: torch.Generator
-) -> tuple[Ball, ...]:
-    """Of every size that leaves some of the seen keys out."""
-    balls = []
-    for size in sizes:
-        unselected = seen.clone()
-        unselected[keys[:size]] = False
-        others = unselected.nonzero()[:, 0]
-        if len(others):
-            balls.append(ball_of(weighted, keys[:size], others, generator))
-    return tuple(balls)
 
 
 def ball_of(weighted: Tensor, members: Tensor, others: Tensor, generator: torch.Generator) -> Ball:
@@ -368,7 +292,10 @@ def ball_of(weighted: Tensor, members: Tensor, others: Tensor, generator: torch.
     far = (weighted - centre).norm(dim=-1)
     of_members, rest = far[members], far[others]
     radius = rest.amin()
-    some_others = others[_some(rest, generator)]
+    order = rest.argsort(stable=True)  # shown are the nearest, and some of the rest at random
+    left = order[_NEAREST:]
+    drawn = torch.randperm(len(left), generator=generator)[:_AT_RANDOM].sort().values
+    some_others = others[torch.cat([order[:_NEAREST], left[drawn]])]
     angles = azimuths(weighted[torch.cat([members, some_others])], centre).tolist()
     return Ball(
         size=len(members),
@@ -381,14 +308,6 @@ def ball_of(weighted: Tensor, members: Tensor, others: Tensor, generator: torch.
         other_angles=tuple(angles[len(members) :]),
         intruders=int((rest <= of_members.amax()).sum()),
     )
-
-
-def _some(distances: Tensor, generator: torch.Generator) -> Tensor:
-    """Places of the nearest, and of some of the rest at random, in the order of their distances."""
-    order = distances.argsort(stable=True)
-    left = order[_NEAREST:]
-    drawn = torch.randperm(len(left), generator=generator)[:_AT_RANDOM].sort().values
-    return torch.cat([order[:_NEAREST], left[drawn]])
 
 
 def azimuths(weighted: Tensor, centre: Tensor) -> Tensor:
@@ -444,56 +363,36 @@ def token_texts(tokenizer: Any, text: Text, window: Window) -> tuple[str, ...]:
     character, is shown by its name. A later part of a character is shown as "·", a long token is cut.
     """
     ids = window.tokens.tolist()
-    before, after = _special_counts(tokenizer)
-    stop = len(ids) - after
-    spans = _spans(tokenizer, text, window, ids[before:stop])
-    names = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
-    return (*names[:before], *_texts(text.content, spans, names[before:stop]), *names[stop:])
-
-
-def _special_counts(tokenizer: Any) -> tuple[int, int]:
-    """How many special tokens the tokenizer adds before and after a text."""
     special = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)["special_tokens_mask"]
-    return special.index(0), special[::-1].index(0)
+    before, stop = special.index(0), len(ids) - special[::-1].index(0)
+    texts = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
+    spans = _spans(tokenizer, text, window, ids[before:stop])
+    done = spans[0][0]  # all characters before this one have been shown
+    for place, (start, end) in enumerate(spans, before):
+        if start == end:
+            continue
+        gap, part = text.content[max(done, start - _LONGEST_GAP) : start], text.content[max(done, start) : end]
+        if len(part) > LONGEST:
+            part = part[: LONGEST - 1] + "…"
+        texts[place] = gap + part if part else CONTINUED
+        done = max(done, end)
+    return tuple(texts)
 
 
-def _spans(tokenizer: Any, text: Text, window: Window, ids: Sequence[int]) -> list[Span]:
+def _spans(tokenizer: Any, text: Text, window: Window, ids: list[int]) -> list[tuple[int, int]]:
     """The characters of every token, by tokenising the window's surroundings again: a whole text may take long."""
-    margin = _MARGIN
+    margin, last = _MARGIN, len(ids) - 1
     while True:
         start, end = max(0, window.start - margin), min(len(text.content), window.end + margin)
         encoded = tokenizer(
             text.content[start:end], add_special_tokens=False, return_offsets_mapping=True, truncation=False,
             padding=False, verbose=False,
         )  # fmt: skip
-        spans = [(first + start, last + start) for first, last in encoded["offset_mapping"]]
-        place = _place(encoded["input_ids"], spans, ids, window)
-        if place is not None:
-            return spans[place : place + len(ids)]
+        spans = [(first + start, after + start) for first, after in encoded["offset_mapping"]]
+        for place in range(len(spans) - last):
+            ends = spans[place][0], spans[place + last][1]
+            if ends == (window.start, window.end) and list(encoded["input_ids"][place : place + last + 1]) == ids:
+                return spans[place : place + last + 1]
         if (start, end) == (0, len(text.content)):
             raise AbbeError(f"{text.name} has no window {window.index} of {window.length} tokens: another text?")
         margin *= 16
-
-
-def _place(encoded: Sequence[int], spans: Sequence[Span], ids: Sequence[int], window: Window) -> int | None:
-    """Where the window's tokens start among the encoded ones, with the span of the window."""
-    for place in (place for place, span in enumerate(spans) if span[0] == window.start):
-        last = place + len(ids) - 1
-        if last < len(spans) and spans[last][1] == window.end and list(encoded[place : last + 1]) == list(ids):
-            return place
-    return None
-
-
-def _texts(content: str, spans: Sequence[Span], names: Sequence[str]) -> list[str]:
-    texts: list[str] = []
-    done = spans[0][0]  # all characters before this one have been shown
-    for (start, end), name in zip(spans, names, strict=True):
-        if start == end:
-            texts.append(name)
-            continue
-        gap, part = content[max(done, start - _LONGEST_GAP) : start], content[max(done, start) : end]
-        if len(part) > LONGEST:
-            part = part[: LONGEST - 1] + "…"
-        texts.append(gap + part if part else CONTINUED)
-        done = max(done, end)
-    return texts

@@ -1,4 +1,4 @@
-"""The paper's statements as declared records: what it says, the rule, and the judge that applies it to a figure.
+"""The paper's statements, each above the judge that applies its rule to a figure.
 
 The rules are ours, as the paper states most of this in words; each is reported with its answer.
 """
@@ -6,8 +6,8 @@ The rules are ours, as the paper states most of this in words; each is reported 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -15,9 +15,9 @@ import torch
 
 from ...measures import ks_test
 from ...runs.tables import DEFAULT, READINGS
+from ...words.names import PAPER_CRITICAL_SHARE
 from ...words.numbers import number, percent
-from ...words.paper import DRIFT, PAPER_CRITICAL_SHARE, PAPER_SEPARABILITY
-from .result import Answer, Claim, Figure
+from .result import DRIFT, PAPER_SEPARABILITY, Answer, Claim, Figure
 
 LINEAR = (0.8, 1.2)  # exponents that count as "roughly linear", or as 1/T with the sign changed
 CLEARLY = 0.05  # relative difference of two means that chance does not explain: random sets are drawn once per query
@@ -28,45 +28,41 @@ SUB_LINEAR = (0.05, 0.95)  # exponents that count as growth, but slower than L
 TURN = 16  # where the paper sees separability settle
 LOW_TEMPERATURE = 0.1
 _PER_HEAD = ("head means", "each query")  # tests of as many numbers as there are heads
+_SHARE = "{:.2f} to {:.2f}".format(*PAPER_SEPARABILITY)
+
+# Whether a statement holds (None: it cannot be judged), what this model shows, and the numbers that decide.
+Judgement = tuple[bool | None, str, Mapping[str, float | None]]
+Judge = Callable[[Figure], Judgement]
+_ANSWERS: dict[bool | None, Answer] = {True: "holds", False: "does not hold", None: "cannot be judged"}
+_STATEMENTS: list[tuple[Judge, tuple[str, str, str, str]]] = []
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """Whether a statement holds (None: it cannot be judged), what this model shows, and the numbers that decide."""
+def statement(figure: str, topic: str, paper: str, rule: str) -> Callable[[Judge], Judge]:
+    """Declare a statement by its judge; `{heads}` and `{size}` in its rule are those of the figure."""
 
-    holds: bool | None
-    measured: str
-    numbers: Mapping[str, float | None]
+    def declare(judge: Judge) -> Judge:
+        _STATEMENTS.append((judge, (figure, topic, paper, rule)))
+        return judge
 
-
-@dataclass(frozen=True)
-class Statement:
-    """A statement of the paper; `{heads}` and `{size}` in its rule are those of the figure."""
-
-    figure: str
-    topic: str
-    paper: str
-    rule: str
-    judge: Callable[[Figure], Judgement]
-
-    def claim(self, figure: Figure) -> Claim:
-        judgement = self.judge(figure)
-        rule = self.rule.format(heads=figure.about.get("heads", "?"), size=figure.about.get("size", 5))
-        answer = _answer(judgement.holds)
-        return Claim(self.figure, self.topic, self.paper, judgement.measured, rule, answer, judgement.numbers)
+    return declare
 
 
-def _answer(holds: bool | None) -> Answer:
-    if holds is None:
-        return "cannot be judged"
-    return "holds" if holds else "does not hold"
+def judge(figures: Mapping[str, Figure]) -> tuple[Claim, ...]:
+    """All statements for which there is a figure."""
+    claims = []
+    for judge_figure, (name, topic, paper, rule) in _STATEMENTS:
+        if name in figures:
+            holds, measured, numbers = judge_figure(figures[name])
+            rule = rule.format(**{"heads": "?", "size": 5} | dict(figures[name].about))
+            claims.append(Claim(name, topic, paper, measured, rule, _ANSWERS[holds], numbers))
+    return tuple(claims)
 
 
-def _slope(x: Sequence[float], y: Sequence[float]) -> float | None:
+def _slope(line: Mapping[Any, float]) -> float | None:
     """Exponent of a power law: least squares of ln y on ln x; None for fewer than three points or y <= 0."""
-    if len(x) < 3 or min(y) <= 0:
+    if len(line) < 3 or min(line.values()) <= 0:
         return None
-    return float(np.polyfit(np.log(x), np.log(y), 1)[0])
+    return float(np.polyfit(np.log(list(line)), np.log(list(line.values())), 1)[0])
 
 
 def _power(exponent: float | None) -> str:
@@ -83,22 +79,20 @@ def _line(table: pl.DataFrame, axis: str, series: str, vectors: str = "embedding
     return dict(chosen.sort(axis).select(axis, "value").iter_rows())
 
 
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+# -- Distance: figures 2a and 2b --------------------------------------------------------------------------------------
 
 
-# Distance: figures 2a and 2b
-
-
+@statement(
+    "2a", "distance grows with length",
+    "the distance of the selected tokens, and its mean over random sets, grow roughly linearly in L",
+    f"both exponents of a power law over all lengths lie between {LINEAR[0]:g} and {LINEAR[1]:g}",
+)  # fmt: skip
 def _growth(figure: Figure) -> Judgement:
-    lines = {name: _line(figure.tables["distance"], "length", name) for name in ("selected", "random")}
-    exponents = {name: _slope(list(line), list(line.values())) for name, line in lines.items()}
-    linear = [_inside(value, LINEAR) for value in exponents.values()]
-    return Judgement(
-        None if None in linear else all(linear),
-        f"like L^{_power(exponents['selected'])} for selected and L^{_power(exponents['random'])} for random sets",
-        {f"exponent of {name}": value for name, value in exponents.items()},
-    )
+    selected, chance = (_slope(_line(figure.tables["distance"], "length", name)) for name in ("selected", "random"))
+    linear = [_inside(exponent, LINEAR) for exponent in (selected, chance)]
+    measured = f"like L^{_power(selected)} for selected and L^{_power(chance)} for random sets"
+    numbers = {"exponent of selected": selected, "exponent of random": chance}
+    return None if None in linear else all(linear), measured, numbers
 
 
 def _ratios(figure: Figure, above: str, below: str) -> list[float]:
@@ -107,64 +101,73 @@ def _ratios(figure: Figure, above: str, below: str) -> list[float]:
     return [first[length] / second[length] for length in first if second.get(length, 0) > 0]
 
 
+@statement(
+    "2a", "bound of Theorem 1", "the bound holds and is conservative",
+    f"it is at least {CONSERVATIVE:g} times the distance at every length (in its linear form, which is true, with "
+    "d1 replaced by a larger number that needs no pairs of tokens)",
+)  # fmt: skip
 def _bound(figure: Figure) -> Judgement:
     ratios = _ratios(figure, "bound", "selected")
-    return Judgement(
-        min(ratios) >= CONSERVATIVE if ratios else None,
-        f"it is {min(ratios):.3g} to {max(ratios):.3g} times the distance" if ratios else "no bound was found",
-        {"least ratio": min(ratios, default=None), "largest ratio": max(ratios, default=None)},
-    )
+    if not ratios:
+        return None, "no bound was found", {"least ratio": None, "largest ratio": None}
+    low, high = min(ratios), max(ratios)
+    measured = f"it is {low:.3g} to {high:.3g} times the distance"
+    return low >= CONSERVATIVE, measured, {"least ratio": low, "largest ratio": high}
 
 
+@statement(
+    "2a", "formula of Theorem 1(2)",
+    "the mean distance of random sets is at most the formula of Theorem 1(2) (read without its term epsilon)",
+    f"refuted where random sets exceed it by more than {percent(CLEARLY)}; it cannot be confirmed, because by "
+    "Jensen's inequality it is a lower bound",
+)  # fmt: skip
 def _formula(figure: Figure) -> Judgement:
     ratios, tops = _ratios(figure, "random", "expected low"), _ratios(figure, "random", "expected high")
     measured = f"random sets are at up to {max(ratios):.3g} times it" if ratios else "no bound was found"
-    if tops:
-        measured += f", and at most {max(tops):.3g} times the corrected one"
-    return Judgement(
-        False if ratios and max(ratios) > 1 + CLEARLY else None,
-        measured,
-        {"largest ratio": max(ratios, default=None), "largest ratio to the corrected": max(tops, default=None)},
-    )
+    measured += f", and at most {max(tops):.3g} times the corrected one" if tops else ""
+    numbers = {"largest ratio": max(ratios, default=None), "largest ratio to the corrected": max(tops, default=None)}
+    return False if ratios and max(ratios) > 1 + CLEARLY else None, measured, numbers
 
 
+@statement(
+    "2b", "plateau in N", "the distance reaches a plateau beyond about 20 selected tokens",
+    f"at most {percent(PLATEAU)} change from N = 20 to 100, and more than that from 1 to 20",
+)  # fmt: skip
 def _plateau(figure: Figure) -> Judgement:
     line = _line(figure.tables["distance"], "n", "selected")
     rise = change = None
     if {1, 20, 100} <= line.keys():
         rise, change = line[20] / line[1] - 1, line[100] / line[20] - 1
-    return Judgement(
-        None if rise is None or change is None else abs(change) <= PLATEAU < abs(rise),
-        f"from N = 1 to 20 it changes by {percent(rise, 2, signed=True)}, from 20 to 100 by "
-        f"{percent(change, 2, signed=True)}",
-        {"change from 1 to 20": rise, "change from 20 to 100": change},
-    )
+    first, second = (percent(x, 2, signed=True) for x in (rise, change))
+    measured = f"from N = 1 to 20 it changes by {first}, from 20 to 100 by {second}"
+    holds = None if rise is None or change is None else abs(change) <= PLATEAU < abs(rise)
+    return holds, measured, {"change from 1 to 20": rise, "change from 20 to 100": change}
 
 
-# Critical N: figure 2c
+# -- Critical N: figure 2c --------------------------------------------------------------------------------------------
 
 
-def _critical(figure: Figure) -> pl.DataFrame:
-    return figure.tables["critical"].filter(pl.col("vectors") == "embedding")
-
-
+@statement(
+    "2c", "critical N",
+    f"selected and random sets are no longer distinguishable from about N = {PAPER_CRITICAL_SHARE:g} L on",
+    f"at level 0.01 and the longest length, critical N / L lies between {CRITICAL_SHARE[0]:g} and "
+    f"{CRITICAL_SHARE[1]:g} (the test's power depends on the number of heads: {{heads}} here, 144 in the paper)",
+)  # fmt: skip
 def _critical_share(figure: Figure) -> Judgement:
-    longest = _critical(figure).filter(pl.col("length") == pl.col("length").max()).sort("level")
-    parts: list[str] = []
-    numbers: dict[str, float | None] = {}
-    for row in longest.iter_rows(named=True):
-        critical, level = row["critical_n"], row["level"]
-        share = None if critical is None else critical / row["length"]
-        size = f"none up to {row['largest_n']}" if share is None else f"N = {critical:.0f}, {share:.3g} L"
-        parts.append(f"{size} at level {level:g}")
-        numbers[f"critical N / L at {level:g}"] = share
+    table = figure.tables["critical"].filter(pl.col("vectors") == "embedding")
+    longest = table.filter(pl.col("length") == pl.col("length").max()).sort("level")
+    rows = longest.with_columns(share=pl.col("critical_n") / pl.col("length")).to_dicts()
+    numbers = {f"critical N / L at {row['level']:g}": row["share"] for row in rows}
+    parts = [
+        f"none up to {row['largest_n']} at level {row['level']:g}"
+        if row["share"] is None
+        else f"N = {row['critical_n']:.0f}, {row['share']:.3g} L at level {row['level']:g}"
+        for row in rows
+    ]
     holds, _ = _share_of_length(longest.head(1))  # at the lowest level, that of the paper's text
-    judgement = Judgement(
-        holds if _can_reject(figure, longest["level"][0]) else None,
-        f"at {int(longest['length'][0])} tokens: " + "; ".join(parts),
-        numbers,
-    )
-    return _with_readings(judgement, figure, "critical N / L at 0.01", _share_of_length)
+    holds = holds if _can_reject(figure, longest["level"][0]) else None
+    measured = f"at {int(longest['length'][0])} tokens: " + "; ".join(parts)
+    return _with_readings((holds, measured, numbers), figure, "critical N / L at 0.01", _share_of_length)
 
 
 def _share_of_length(rows: pl.DataFrame) -> tuple[bool | None, float | None]:
@@ -174,20 +177,25 @@ def _share_of_length(rows: pl.DataFrame) -> tuple[bool | None, float | None]:
     return bool(_inside(share, CRITICAL_SHARE)), share
 
 
+@statement(
+    "2c", "critical N grows with length", "critical N grows sub-linearly in L",
+    f"the exponent of a power law lies between {SUB_LINEAR[0]:g} and {SUB_LINEAR[1]:g} (level 0.01; not judged "
+    "unless there is a critical N at every length, and at three or more)",
+)  # fmt: skip
 def _critical_growth(figure: Figure) -> Judgement:
-    table = _critical(figure).filter(pl.col("level") == 0.01)
+    table = figure.tables["critical"].filter((pl.col("vectors") == "embedding") & (pl.col("level") == 0.01))
     holds, exponent = _growth_with_length(table)
     measured = f"like L^{exponent:.2f}" if exponent is not None else "no growth to fit"
     if missing := table["critical_n"].null_count():
         measured += f"; every test rejects at {missing} of {len(table)} lengths"
-    judgement = Judgement(holds if _can_reject(figure, 0.01) else None, measured, {"exponent": exponent})
+    judgement = (holds if _can_reject(figure, 0.01) else None, measured, {"exponent": exponent})
     return _with_readings(judgement, figure, "exponent", _growth_with_length)
 
 
 def _growth_with_length(rows: pl.DataFrame) -> tuple[bool | None, float | None]:
     """Over all lengths, if there is a critical N at each of them."""
     known = rows.filter(pl.col("critical_n").is_not_null()).sort("length")
-    exponent = _slope(known["length"].to_list(), known["critical_n"].to_list())
+    exponent = _slope(dict(known.select("length", "critical_n").iter_rows()))
     return _inside(exponent, SUB_LINEAR) if len(known) == len(rows) else None, exponent
 
 
@@ -198,11 +206,9 @@ def _can_reject(figure: Figure, level: float) -> bool:
 
 
 def _with_readings(
-    judgement: Judgement,
-    figure: Figure,
-    name: str,
+    judgement: Judgement, figure: Figure, name: str,
     judge: Callable[[pl.DataFrame], tuple[bool | None, float | None]],
-) -> Judgement:
+) -> Judgement:  # fmt: skip
     """The same with its number under every other reading, and a sentence on whether the answer depends on it.
 
     `judge` gets the rows of one reading, embedding vectors and level 0.01, by length, and gives whether the statement
@@ -211,119 +217,123 @@ def _with_readings(
     table = figure.tables.get("readings")
     if table is None or not table.height:
         return judgement
+    usual, measured, numbers = judgement[0], judgement[1], dict(judgement[2])
     chosen = table.filter((pl.col("vectors") == "embedding") & (pl.col("level") == pl.col("level").min()))
-    usual, enough_heads = _answer(judgement.holds), _can_reject(figure, 0.01)
-    others, numbers = [], dict(judgement.numbers)
-    for expected, test in READINGS:
-        if (expected, test) == DEFAULT:
-            continue
+    others, enough_heads = [], _can_reject(figure, 0.01)
+    for expected, test in (reading for reading in READINGS if reading != DEFAULT):
         rows = chosen.filter((pl.col("expected") == expected) & (pl.col("test") == test)).sort("length")
         holds, numbers[f"{name}, {expected}, {test}"] = judge(rows)
-        answer = _answer(holds if enough_heads or test not in _PER_HEAD else None)
-        if answer != usual:
-            others.append(f"{expected} and {test} ({answer})")
+        holds = holds if enough_heads or test not in _PER_HEAD else None
+        if holds != usual:
+            others.append(f"{expected} and {test} ({_ANSWERS[holds]})")
     depends = f"The verdict is the same under all {len(READINGS)} readings of “expected” and of the test"
     if others:
         depends = f"The verdict depends on the reading: it differs for {'; '.join(others)}"
-    return Judgement(judgement.holds, f"{judgement.measured}. {depends}", numbers)
+    return usual, f"{measured}. {depends}", numbers
 
 
+@statement(
+    "2c", "N in proportion to L", "if N grows in proportion to L, the distance collapses to 0",
+    f"for N = L/8 the distance is more than {percent(CLEARLY)} lower at the longest than at the shortest length",
+)  # fmt: skip
 def _collapse(figure: Figure) -> Judgement:
     table = figure.tables["proportional"].filter(pl.col("vectors") == "embedding").sort("length")
     line = dict(table.select("length", "value").iter_rows())
     if len(line) < 2:
-        return Judgement(None, "too few lengths", {"exponent": None})
+        return None, "too few lengths", {"exponent": None}
     first, last = line[min(line)], line[max(line)]
-    exponent = _slope(list(line), list(line.values()))
+    exponent = _slope(line)
     measured = f"{first:.3g} at {min(line)} tokens, {last:.3g} at {max(line)}"
-    if exponent is not None:
-        measured += f", like L^{exponent:.2f}"
-    return Judgement(last < (1 - CLEARLY) * first, measured, {"exponent": exponent})
+    measured += "" if exponent is None else f", like L^{exponent:.2f}"
+    return last < (1 - CLEARLY) * first, measured, {"exponent": exponent}
 
 
-# Separability: figure 3
+# -- Separability: figure 3 -------------------------------------------------------------------------------------------
 
 
+@statement(
+    "3", "separability falls", f"the separable share N_s/N falls until N is about {TURN}, then settles",
+    f"from N = 1 to {TURN} it falls by at least 0.05, and beyond changes by less than half of that fall",
+)  # fmt: skip
 def _separability_falls(figure: Figure) -> Judgement:
     line = _line(figure.tables["mean"], "n", "selected")
     if TURN not in line or len(line) < 3:
-        return Judgement(None, "too few sizes", {f"fall to {TURN}": None, "fall beyond": None})
+        return None, "too few sizes", {f"fall to {TURN}": None, "fall beyond": None}
     fall, later = line[min(line)] - line[TURN], line[TURN] - line[max(line)]
-    return Judgement(
-        fall >= 0.05 and abs(later) < fall / 2,
-        f"it falls by {fall:.2f} up to N = {TURN}, and by {later:.2f} from there to N = {max(line)}",
-        {f"fall to {TURN}": fall, "fall beyond": later},
-    )
+    measured = f"it falls by {fall:.2f} up to N = {TURN}, and by {later:.2f} from there to N = {max(line)}"
+    return fall >= 0.05 and abs(later) < fall / 2, measured, {f"fall to {TURN}": fall, "fall beyond": later}
 
 
+@statement(
+    "3", "separable share", f"beyond N = {TURN}, {_SHARE} of the selected tokens are separable",
+    f"at every size from {TURN} on, the mean over heads lies between {_SHARE.replace('to', 'and')}",
+)  # fmt: skip
 def _separability_settles(figure: Figure) -> Judgement:
-    def beyond(series: str, vectors: str) -> list[float]:
-        line = _line(figure.tables["mean"], "n", series, vectors)
-        return [value for n, value in line.items() if n >= TURN]
-
-    selected, chance = beyond("selected", "embedding"), beyond("random", "embedding")
-    parts = {"": selected, "random sets ": chance, "in value space ": beyond("selected", "value")}
-    measured = [f"{name}{min(line):.2f} to {max(line):.2f}" for name, line in parts.items() if line]
-    return Judgement(
-        all(_inside(value, PAPER_SEPARABILITY) for value in selected) if selected else None,
-        "; ".join(measured if selected else ["no such size", *measured]),
-        {"mean": _mean(selected), "mean of random sets": _mean(chance)},
-    )
-
-
-# Sensitivity: figure 4
+    series = {"": ("selected", "embedding"), "random sets ": ("random", "embedding")}
+    series["in value space "] = "selected", "value"
+    lines = {
+        name: [value for n, value in _line(figure.tables["mean"], "n", *of).items() if n >= TURN]
+        for name, of in series.items()
+    }
+    means = {name: sum(line) / len(line) if line else None for name, line in lines.items()}
+    measured = [f"{name}{min(line):.2f} to {max(line):.2f}" for name, line in lines.items() if line]
+    holds = all(_inside(value, PAPER_SEPARABILITY) for value in lines[""]) if lines[""] else None
+    measured = measured if lines[""] else ["no such size", *measured]
+    return holds, "; ".join(measured), {"mean": means[""], "mean of random sets": means["random sets "]}
 
 
+# -- Sensitivity: figure 4 --------------------------------------------------------------------------------------------
+
+
+@statement(
+    "4", "sensitivity at low temperature", f"below T = {LOW_TEMPERATURE:g} the sensitivity grows like 1/T",
+    f"the exponent below T = {LOW_TEMPERATURE:g} (random direction, smallest step, mean over queries, largest "
+    f"head) lies between {-LINEAR[1]:g} and {-LINEAR[0]:g}",
+)  # fmt: skip
 def _low_temperature(figure: Figure) -> Judgement:
     table = figure.tables["sensitivity"].filter(pl.col("temperature") <= LOW_TEMPERATURE)
-    smallest_step = table.filter(pl.col("step") == pl.col("step").min())
-    derivative = table.filter(pl.col("step").is_null())
-    exponents = {
-        "random direction, largest head": _exponent(smallest_step, "random", "paper"),
-        "random direction, largest row": _exponent(smallest_step, "random", "max"),
-        "worst direction, mean": _exponent(derivative, "worst", "mean"),
-        "worst direction, largest row": _exponent(derivative, "worst", "max"),
+    smallest_step, derivative = pl.col("step") == pl.col("step").min(), pl.col("step").is_null()
+
+    def exponent(step: pl.Expr, direction: str, statistic: str) -> float | None:
+        rows = table.filter(step, direction=direction, statistic=statistic).sort("temperature")
+        return _slope(dict(rows.select("temperature", "value").iter_rows()))
+
+    judged = exponent(smallest_step, "random", "paper")
+    others = {
+        "random direction, largest row": exponent(smallest_step, "random", "max"),
+        "worst direction, mean": exponent(derivative, "worst", "mean"),
+        "worst direction, largest row": exponent(derivative, "worst", "max"),
     }
-    judged = exponents["random direction, largest head"]
-    others = "; ".join(f"{name} T^{_power(value)}" for name, value in list(exponents.items())[1:])
-    return Judgement(
-        _inside(judged, (-LINEAR[1], -LINEAR[0])),
-        f"like T^{_power(judged)} as the paper measures it; {others}",
-        {f"exponent: {name}": value for name, value in exponents.items()},
-    )
+    numbers = {"exponent: random direction, largest head": judged}
+    numbers |= {f"exponent: {name}": value for name, value in others.items()}
+    measured = [f"like T^{_power(judged)} as the paper measures it"]
+    measured += [f"{name} T^{_power(value)}" for name, value in others.items()]
+    return _inside(judged, (-LINEAR[1], -LINEAR[0])), "; ".join(measured), numbers
 
 
-def _exponent(table: pl.DataFrame, direction: str, statistic: str) -> float | None:
-    chosen = table.filter((pl.col("direction") == direction) & (pl.col("statistic") == statistic)).sort("temperature")
-    return _slope(chosen["temperature"].to_list(), chosen["value"].to_list())
-
-
+@statement(
+    "4", "ceiling of Corollary 3", "the gradient's norm is at most min{1/(4T), sqrt 2}",
+    "at no temperature does the worst direction of any row exceed it",
+)  # fmt: skip
 def _ceiling(figure: Figure) -> Judgement:
-    worst = figure.tables["sensitivity"].filter(
-        (pl.col("direction") == "worst") & (pl.col("statistic") == "max") & pl.col("step").is_null()
-    )
-    ceilings = figure.tables["ceilings"].filter(pl.col("step").is_null()).select("temperature", "true", "paper")
+    derivative = pl.col("step").is_null()
+    worst = figure.tables["sensitivity"].filter(derivative, direction="worst", statistic="max")
+    ceilings = figure.tables["ceilings"].filter(derivative).select("temperature", "true", "paper")
     both = worst.join(ceilings, on="temperature")
-    ratios = {name: max((both["value"] / both[name]).to_list(), default=math.nan) for name in ("paper", "true")}
-    true = f"{ratios['true']:.3g}"
-    beside = "equal to" if true == "1" else f"{true} times"
-    return Judgement(
-        None if math.isnan(ratios["paper"]) else ratios["paper"] <= 1,
-        f"the largest is {ratios['paper']:.3g} times that, and {beside} the true ceiling 1/(2T)",
-        {"largest ratio": ratios["paper"], "largest ratio to 1/(2T)": ratios["true"]},
-    )
+    paper, true = (max((both["value"] / both[name]).to_list(), default=math.nan) for name in ("paper", "true"))
+    beside = "equal to" if f"{true:.3g}" == "1" else f"{true:.3g} times"
+    measured = f"the largest is {paper:.3g} times that, and {beside} the true ceiling 1/(2T)"
+    numbers = {"largest ratio": paper, "largest ratio to 1/(2T)": true}
+    return None if math.isnan(paper) else paper <= 1, measured, numbers
 
 
-# The drift to uniform, from the runs of figures 2a and 2b
+# -- The drift to uniform, from the runs of figures 2a and 2b ---------------------------------------------------------
 
 
-def _ends(table: pl.DataFrame, axis: str) -> tuple[dict[int, float], dict[int, float]]:
-    """Divergence and share at the two ends of the axis; nothing for fewer than two points."""
+def _ends(table: pl.DataFrame, axis: str, column: str) -> dict[int, float]:
+    """Values at the two ends of the axis; nothing for fewer than two points."""
     chosen = table.filter(pl.col("series") == "selected").sort(axis)
-    if len(chosen) < 2:
-        return {}, {}
-    ends = chosen[[0, -1]]
-    return dict(ends.select(axis, "value").iter_rows()), dict(ends.select(axis, "share").iter_rows())
+    return dict(chosen[[0, -1]].select(axis, column).iter_rows()) if len(chosen) > 1 else {}
 
 
 def _falls(line: Mapping[int, float]) -> bool | None:
@@ -334,127 +344,31 @@ def _falls(line: Mapping[int, float]) -> bool | None:
     return None if abs(last - first) <= CLEARLY * abs(first) else last < first
 
 
+@statement(
+    DRIFT, "drift to uniform with N",
+    "the more tokens are selected, the nearer their weights are to uniform (our reading of its words)",
+    "from N = 5 to the largest, both the divergence of the renormalised selected weights from uniform and its "
+    f"share of the largest possible, ln N, fall by more than {percent(CLEARLY)}; not judged if they disagree",
+)  # fmt: skip
 def _drift_with_size(figure: Figure) -> Judgement:
-    nats, shares = _ends(figure.tables["by_size"].filter(pl.col("n") >= 5), "n")
+    table = figure.tables["by_size"].filter(pl.col("n") >= 5)
+    nats, shares = _ends(table, "n", "value"), _ends(table, "n", "share")
     measured = "too few sizes"
     if nats and shares:
         (first, last), (low, high), (small, large) = nats, nats.values(), shares.values()
         measured = f"{low:.3g} nats at N = {first}, {high:.3g} at {last}; {small:.3g} and {large:.3g} of ln N"
     numbers = {f"divergence at {n}": value for n, value in nats.items()}
     numbers |= {f"share at {n}": share for n, share in shares.items()}
-    return Judgement(_falls(nats) if _falls(nats) == _falls(shares) else None, measured, numbers)
+    return _falls(nats) if _falls(nats) == _falls(shares) else None, measured, numbers
 
 
+@statement(
+    DRIFT, "drift to uniform with L",
+    "the longer the context, the nearer the weights of the selected are to uniform (our reading of its words)",
+    f"the divergence for N = {{size}} is more than {percent(CLEARLY)} lower at the longest than at the shortest "
+    "length; not judged if the two are closer",
+)  # fmt: skip
 def _drift_with_length(figure: Figure) -> Judgement:
-    nats, _ = _ends(figure.tables["by_length"], "length")
+    nats = _ends(figure.tables["by_length"], "length", "value")
     values = "; ".join(f"{value:.3g} nats at {length} tokens" for length, value in nats.items())
-    numbers = {f"divergence at {length}": value for length, value in nats.items()}
-    return Judgement(_falls(nats), values or "too few lengths", numbers)
-
-
-_SHARE = "{:.2f} to {:.2f}".format(*PAPER_SEPARABILITY)
-STATEMENTS = (
-    Statement(
-        "2a",
-        "distance grows with length",
-        "the distance of the selected tokens, and its mean over random sets, grow roughly linearly in L",
-        f"both exponents of a power law over all lengths lie between {LINEAR[0]:g} and {LINEAR[1]:g}",
-        _growth,
-    ),
-    Statement(
-        "2a",
-        "bound of Theorem 1",
-        "the bound holds and is conservative",
-        f"it is at least {CONSERVATIVE:g} times the distance at every length (in its linear form, which is true, with "
-        "d1 replaced by a larger number that needs no pairs of tokens)",
-        _bound,
-    ),
-    Statement(
-        "2a",
-        "formula of Theorem 1(2)",
-        "the mean distance of random sets is at most the formula of Theorem 1(2) (read without its term epsilon)",
-        f"refuted where random sets exceed it by more than {percent(CLEARLY)}; it cannot be confirmed, because by "
-        "Jensen's inequality it is a lower bound",
-        _formula,
-    ),
-    Statement(
-        "2b",
-        "plateau in N",
-        "the distance reaches a plateau beyond about 20 selected tokens",
-        f"at most {percent(PLATEAU)} change from N = 20 to 100, and more than that from 1 to 20",
-        _plateau,
-    ),
-    Statement(
-        "2c",
-        "critical N",
-        f"selected and random sets are no longer distinguishable from about N = {PAPER_CRITICAL_SHARE:g} L on",
-        f"at level 0.01 and the longest length, critical N / L lies between {CRITICAL_SHARE[0]:g} and "
-        f"{CRITICAL_SHARE[1]:g} (the test's power depends on the number of heads: {{heads}} here, 144 in the paper)",
-        _critical_share,
-    ),
-    Statement(
-        "2c",
-        "critical N grows with length",
-        "critical N grows sub-linearly in L",
-        f"the exponent of a power law lies between {SUB_LINEAR[0]:g} and {SUB_LINEAR[1]:g} (level 0.01; not judged "
-        "unless there is a critical N at every length, and at three or more)",
-        _critical_growth,
-    ),
-    Statement(
-        "2c",
-        "N in proportion to L",
-        "if N grows in proportion to L, the distance collapses to 0",
-        f"for N = L/8 the distance is more than {percent(CLEARLY)} lower at the longest than at the shortest length",
-        _collapse,
-    ),
-    Statement(
-        "3",
-        "separability falls",
-        f"the separable share N_s/N falls until N is about {TURN}, then settles",
-        f"from N = 1 to {TURN} it falls by at least 0.05, and beyond changes by less than half of that fall",
-        _separability_falls,
-    ),
-    Statement(
-        "3",
-        "separable share",
-        f"beyond N = {TURN}, {_SHARE} of the selected tokens are separable",
-        f"at every size from {TURN} on, the mean over heads lies between {_SHARE.replace('to', 'and')}",
-        _separability_settles,
-    ),
-    Statement(
-        "4",
-        "sensitivity at low temperature",
-        f"below T = {LOW_TEMPERATURE:g} the sensitivity grows like 1/T",
-        f"the exponent below T = {LOW_TEMPERATURE:g} (random direction, smallest step, mean over queries, largest "
-        f"head) lies between {-LINEAR[1]:g} and {-LINEAR[0]:g}",
-        _low_temperature,
-    ),
-    Statement(
-        "4",
-        "ceiling of Corollary 3",
-        "the gradient's norm is at most min{1/(4T), sqrt 2}",
-        "at no temperature does the worst direction of any row exceed it",
-        _ceiling,
-    ),
-    Statement(
-        DRIFT,
-        "drift to uniform with N",
-        "the more tokens are selected, the nearer their weights are to uniform (our reading of its words)",
-        "from N = 5 to the largest, both the divergence of the renormalised selected weights from uniform and its "
-        f"share of the largest possible, ln N, fall by more than {percent(CLEARLY)}; not judged if they disagree",
-        _drift_with_size,
-    ),
-    Statement(
-        DRIFT,
-        "drift to uniform with L",
-        "the longer the context, the nearer the weights of the selected are to uniform (our reading of its words)",
-        f"the divergence for N = {{size}} is more than {percent(CLEARLY)} lower at the longest than at the shortest "
-        "length; not judged if the two are closer",
-        _drift_with_length,
-    ),
-)
-
-
-def judge(figures: Mapping[str, Figure]) -> tuple[Claim, ...]:
-    """All statements for which there is a figure."""
-    return tuple(statement.claim(figures[statement.figure]) for statement in STATEMENTS if statement.figure in figures)
+    return _falls(nats), values or "too few lengths", {f"divergence at {n}": value for n, value in nats.items()}

@@ -42,7 +42,7 @@ def mean(values: Sequence[float | None]) -> float:
 
 
 def resampled_estimate(value: Tensor, resampled: Tensor, windows: int, level: float) -> Estimate:
-    """With the quantiles of the resamples; a single window, or a value that is not finite, has no interval."""
+    """A value with the quantiles of its resamples; a single window, or a value that is not finite, has no interval."""
     if windows < 2 or not math.isfinite(value):
         return Estimate(float(value))
     low, high = interval_ends(resampled[:, None], level, windows)
@@ -65,14 +65,13 @@ def paired_gain(baseline: Sequence[bool], other: Sequence[bool], level: float = 
     """
     from scipy.stats import binomtest  # takes long to import
 
-    gained = sum(new and not old for old, new in zip(baseline, other, strict=True))
-    lost = sum(old and not new for old, new in zip(baseline, other, strict=True))
-    changed, share = gained + lost, (gained + lost) / len(baseline)
+    differ = [new for old, new in zip(baseline, other, strict=True) if old != new]
+    gained, changed = sum(differ), len(differ)
     if not changed:
         return Estimate(0.0)
-    ends = binomtest(gained, changed).proportion_ci(level, "exact")
+    ends, share = binomtest(gained, changed).proportion_ci(level, "exact"), changed / len(baseline)
     low, high = (float(2 * theta - 1) * share for theta in (ends.low, ends.high))
-    return Estimate((gained - lost) / len(baseline), low, high)
+    return Estimate((2 * gained - changed) / len(baseline), low, high)
 
 
 def share_right(right: int, total: int, level: float = 0.95) -> Estimate:

@@ -1,9 +1,8 @@
 """Fit the few parameters of a swap: head by head to the outputs of the original attention, or end to end on the loss.
 
-What is special: heads are independent, so all heads of a layer are fitted at once and each accepts or rejects its own
-steps. A coarse grid search over every parameter in turn is followed by Levenberg-Marquardt steps (damped least squares;
-the few derivatives are finite differences). Steps that raise a head's error are rejected, so no head ends up worse.
-A layer's rows are kept until it is fitted, so layers are read in portions that fit in memory.
+Heads are independent: all heads of a layer are fitted at once, and each accepts or rejects its own steps. A coarse grid
+search over every parameter in turn is followed by Levenberg-Marquardt steps (damped least squares; the few derivatives
+are finite differences). Steps that raise a head's error are rejected, so no head ends up worse.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ..._errors import AbbeError
-from ..._float64 import where_double
+from ..._tensors import where_double
 from ...models import AttentionCall, LoadedModel, Tap, Window
 from ...normalizers import Learned, Normalizer, normalizer
 from ...runs.settings import Settings
@@ -75,7 +74,7 @@ class RowReader:
     def __init__(self, model: LoadedModel, tap: Tap, windows: Sequence[Window], settings: Settings) -> None:
         self._model, self._windows, self._settings = model, windows, settings
         self._wanted: Collection[str] = ()
-        self._rows: dict[str, list[LayerRows]] = {}
+        self._rows: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}
         tap.listen(self._read)
 
     @torch.no_grad()
@@ -89,7 +88,7 @@ class RowReader:
         finally:
             self._wanted = ()  # ignore the passes of other readers of the tap
         by_layer, self._rows = self._rows, {}
-        return {name: _joined(parts) for name, parts in by_layer.items() if parts}
+        return {name: LayerRows(*map(torch.cat, zip(*parts, strict=True))) for name, parts in by_layer.items() if parts}
 
     def _read(self, call: AttentionCall) -> None:
         if call.name not in self._wanted:
@@ -99,18 +98,13 @@ class RowReader:
         if call.sink is not None:
             values = torch.cat([torch.zeros_like(values[..., :1, :]), values], -2)
         rows = LayerRows(logits, values, values[:0])
-        self._rows[call.name].append(LayerRows(logits, values, rows.averaged(normalizer("softmax")(logits))))
+        self._rows[call.name].append((logits, values, rows.averaged(normalizer("softmax")(logits))))
 
 
-def _joined(parts: Sequence[LayerRows]) -> LayerRows:
-    return LayerRows(*(torch.cat([getattr(part, name) for part in parts]) for name in ("logits", "values", "outputs")))
-
-
-def portions(layers: Sequence[str], heads: int, windows: int, queries: int, length: int) -> Iterator[Sequence[str]]:
-    """Layers whose logits fit in memory together."""
+def portions(layers: Sequence[str], heads: int, windows: int, queries: int, length: int) -> list[Sequence[str]]:
+    """Layers whose logits fit in memory together: a layer's rows are kept until it is fitted."""
     at_once = max(1, _NUMBERS_AT_ONCE // (heads * windows * queries * length))
-    for start in range(0, len(layers), at_once):
-        yield layers[start : start + at_once]
+    return [layers[start : start + at_once] for start in range(0, len(layers), at_once)]
 
 
 # -- Head by head, to the original outputs ----------------------------------------------------------------------------
@@ -121,8 +115,8 @@ class HeadFits:
     """Per head: error before and after, relative to `energy`; shares of visible keys with weight exactly 0."""
 
     energy: Tensor  # sum of squares of the baseline's outputs
-    before: Tensor
-    after: Tensor
+    error_before: Tensor
+    error_after: Tensor
     zeros_before: Tensor
     zeros_after: Tensor
 

@@ -16,12 +16,15 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..._seeding import generator_named
+from ..._arguments import is_whole, several, shown
+from ..._errors import AbbeError
+from ..._tensors import generator_named
 from ...models import LoadedModel, Text, special_tokens
 
 KINDS = ("key-value", "needle")
@@ -60,11 +63,6 @@ class Prompt:
     candidates: tuple[int, ...]  # the answer is among them
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """Of its tokens and of the answer after them: prompts of one shape are read together."""
-        return self.length, 1
-
-    @property
     def chance(self) -> float:
         return 1 / len(self.candidates)
 
@@ -78,10 +76,6 @@ class PassKey:
     tokens: Tensor
     answer: int  # how many tokens at the end are the key
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.length, self.answer
-
 
 @dataclass(frozen=True, eq=False)
 class Haystack:
@@ -90,6 +84,19 @@ class Haystack:
     body: Tensor
     questions: tuple[tuple[Tensor, int], ...]  # tokens that end with the answer, and how many the answer has
     depths: tuple[float, ...]
+
+
+def rising_lengths(name: str, given: Any, context: int | None, least: int = 1) -> tuple[int, ...]:
+    """Lengths of prompts as they were given; refused unless they rise and fit into the context."""
+    lengths = several(name, given)
+    if not lengths or any(not is_whole(n) or n < least for n in lengths) or sorted(set(lengths)) != list(lengths):
+        raise AbbeError(
+            f"{name} must be whole numbers from {least} in rising order, such as 128,512; got {shown(list(lengths))}"
+        )
+    if context is not None and lengths[-1] > context:
+        words = name.removesuffix("s").replace("_", " ")
+        raise AbbeError(f"{words} {lengths[-1]} is above the model's context of {context} tokens")
+    return lengths
 
 
 Maker = Callable[[list[int], int, float, int], Prompt | None]  # from words, length, depth and number
@@ -111,26 +118,30 @@ class PromptMaker:
 
     def make(self, lengths: Sequence[int], prompts: int, depths: Sequence[float] = DEPTHS) -> list[Prompt]:
         """`prompts` of each kind, length and depth."""
-        by_kind: list[Prompt] = []
-        for kind, make in zip(KINDS, (self._key_value, self._needle), strict=True):
-            for length in lengths:
-                places = [(length, depth, number) for depth in depths for number in range(prompts)]
-                by_kind += self._of_length(kind, length, make, places)
-        return by_kind
+        places = [(depth, number) for depth in depths for number in range(prompts)]
+        makers = dict(zip(KINDS, (self._key_value, self._needle), strict=True))
+        each = ((kind, length, make) for kind, make in makers.items() for length in lengths)
+        return [prompt for kind, length, make in each for prompt in self._of_length(kind, length, make, places)]
 
-    def _of_length(self, kind: str, length: int, make: Maker, places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
-        """From words that occur twice in the text, else once, else from the whole vocabulary, noted in `skipped`."""
+    def _of_length(self, kind: str, length: int, make: Maker, places: Sequence[tuple[float, int]]) -> list[Prompt]:
+        """Prompts of words that occur twice in the text, else once, else of the vocabulary, noted in `skipped`."""
+        about = f"{kind} prompts of {length} tokens"
         for words in (self.twice, self.once, self.words):
-            if prompts := _all(make, words, places):
+            tried = [make(words, length, *place) for place in places]
+            prompts = [prompt for prompt in tried if prompt is not None]
+            if prompts and len(prompts) == len(tried):  # all of them, or none at all
                 if words is self.words:
                     self.skipped.append(
-                        f"{kind} prompts of {length} tokens: words of the whole vocabulary, because only "
-                        f"{len(self.once)} of them stand in {self._text} as whole words"
+                        f"{about}: words of the whole vocabulary, because only {len(self.once)} of them stand in "
+                        f"{self._text} as whole words"
                     )
                 if kind == KINDS[1] and (decoys := self._decoys(length)) < DECOYS:
-                    self.skipped.append(f"{kind} prompts of {length} tokens: {decoys} of {DECOYS} decoys have room")
+                    self.skipped.append(f"{about}: {decoys} of {DECOYS} decoys have room")
                 return prompts
-        self.skipped.append(f"{kind} prompts of {length} tokens: {self._why(kind, length)}")
+        why = f"they are too short, or the {len(self.words)} plain words of the vocabulary too few"
+        if kind == KINDS[1] and length > len(self._hay):
+            why = f"{self._text} has only {len(self._hay)} tokens"
+        self.skipped.append(f"{about}: {why}")
         return []
 
     def _key_value(self, words: list[int], length: int, depth: float, number: int) -> Prompt | None:
@@ -167,47 +178,32 @@ class PromptMaker:
         drawn = self._draw(name, unused, CANDIDATES + 1 + decoys)
         keys, candidates = drawn[: 1 + decoys], drawn[1 + decoys :]
         pairs = zip(self._depths(name, depth, decoys), keys, candidates[: 1 + decoys], strict=True)
-        planted = [(round(at * room), self._sentence(key, word)) for at, key, word in pairs]
+        planted = [(round(at * room), [*self._question(key), word, *self._end]) for at, key, word in pairs]
         tokens = [*self._before, *_with_planted(hay, planted), *self._question(keys[0])]
         return Prompt(KINDS[1], length, depth, torch.tensor(tokens), candidates[0], tuple(candidates))
 
     def _depths(self, name: str, depth: float, decoys: int) -> list[float]:
-        """Of the target sentence, then of its decoys."""
+        """Depth of the target sentence, then of its decoys."""
         others = [other for other in DEPTHS if other != depth]
         return [depth, *(others[i] for i in self._draw(f"depths of {name}", range(len(others)), decoys))]
 
     def _question(self, key: int) -> list[int]:
         return [*self._begin, key, *self._middle]
 
-    def _sentence(self, key: int, word: int) -> list[int]:
-        return [*self._question(key), word, *self._end]
-
     def _room(self, length: int, decoys: int) -> int:
         """Tokens of a needle prompt left for the user's text."""
-        question, sentence = len(self._question(0)), len(self._sentence(0, 0))
-        return length - len(self._before) - question - (1 + decoys) * sentence
+        question = len(self._question(0))
+        return length - len(self._before) - question - (1 + decoys) * (question + 1 + len(self._end))
 
     def _decoys(self, length: int) -> int:
         """How many fit, with text between all of them."""
         return next((count for count in range(DECOYS, 0, -1) if self._room(length, count) >= len(DEPTHS) - 1), 0)
-
-    def _why(self, kind: str, length: int) -> str:
-        if kind == KINDS[1] and length > len(self._hay):
-            return f"{self._text} has only {len(self._hay)} tokens"
-        return f"they are too short, or the {len(self.words)} plain words of the vocabulary too few"
 
     def _generator(self, use: str) -> torch.Generator:
         return generator_named(f"abbe needle, seed {self._seed}, {use}")
 
     def _draw(self, use: str, words: Sequence[int], count: int) -> list[int]:
         return [words[place] for place in torch.randperm(len(words), generator=self._generator(use))[:count].tolist()]
-
-
-def _all(make: Maker, words: list[int], places: Sequence[tuple[int, float, int]]) -> list[Prompt]:
-    """The prompt of every place, or none at all."""
-    tried = [make(words, *place) for place in places]
-    prompts = [prompt for prompt in tried if prompt is not None]
-    return prompts if len(prompts) == len(tried) else []
 
 
 def plain_words(tokenizer: Any) -> list[int]:
@@ -245,8 +241,7 @@ class PassKeyMaker:
 
     def haystacks(self, length: int, count: int) -> list[Haystack]:
         """`count` haystacks, with sentences at evenly spread depths; none if the text is too short."""
-        made = [self._haystack(length, number, count) for number in range(count)]
-        return [haystack for haystack in made if haystack is not None]
+        return [made for number in range(count) if (made := self._haystack(length, number, count)) is not None]
 
     def _pass_key(self, length: int, depth: float, number: int) -> PassKey | None:
         chance = random.Random(f"abbe pass key, seed {self._seed}, {length} {depth} {number}")
@@ -318,14 +313,12 @@ AnyPrompt = TypeVar("AnyPrompt", Prompt, PassKey)
 
 
 def batches(prompts: Sequence[AnyPrompt]) -> list[list[AnyPrompt]]:
-    """Consecutive prompts of the same shape, as many as fit."""
+    """Consecutive prompts of the same length, and pass keys of as many tokens, as many as fit."""
     filled: list[list[AnyPrompt]] = []
-    for prompt in prompts:
-        last = filled[-1] if filled else []
-        if last and last[0].shape == prompt.shape and (len(last) + 1) * prompt.length <= _TOKENS_AT_ONCE:
-            last.append(prompt)
-        else:
-            filled.append([prompt])
+    for _, alike in groupby(prompts, lambda prompt: (prompt.length, isinstance(prompt, PassKey) and prompt.answer)):
+        group = list(alike)
+        size = max(1, _TOKENS_AT_ONCE // group[0].length)
+        filled += [group[start : start + size] for start in range(0, len(group), size)]
     return filled
 
 
@@ -336,20 +329,17 @@ def margins(
     """The logit of each right answer minus that of the best wrong candidate; above 0 the answer is right."""
     by_prompt: list[float] = []
     for batch in batches(prompts):
-        logits = _last_logits(model, torch.stack([prompt.tokens for prompt in batch]), 1)[:, -1].cpu().double()
-        by_prompt += [_margin(row, prompt) for row, prompt in zip(logits, batch, strict=True)]
+        rows = _last_logits(model, torch.stack([prompt.tokens for prompt in batch]), 1)[:, -1].cpu().double()
+        for logits, prompt in zip(rows, batch, strict=True):
+            wrong = torch.tensor([word for word in prompt.candidates if word != prompt.answer])
+            by_prompt.append(float(logits[prompt.answer] - logits[wrong].max()))
         on_batch(len(batch))
     return by_prompt
 
 
-def _margin(logits: Tensor, prompt: Prompt) -> float:
-    wrong = torch.tensor([word for word in prompt.candidates if word != prompt.answer])
-    return float(logits[prompt.answer] - logits[wrong].max())
-
-
 @torch.no_grad()
 def answers(model: LoadedModel, prompts: Sequence[PassKey]) -> tuple[list[float], list[bool]]:
-    """For each prompt the log-probability of its key, and whether greedy decoding gives it."""
+    """Per prompt the log-probability of its key, and whether greedy decoding gives it."""
     log_probabilities: list[float] = []
     right: list[bool] = []
     for batch in batches(prompts):
@@ -381,15 +371,11 @@ class ReadHaystack:
     def __init__(self, model: LoadedModel, haystack: Haystack) -> None:
         self._model, self._haystack = model, haystack
         self._cache = _cache_after(model, haystack.body)
-
-    @property
-    def is_cached(self) -> bool:
-        """Whether the model caches keys and values; if not, every question reads the whole text, with gradients."""
-        return self._cache is not None
+        self.is_cached = self._cache is not None  # if not, every question reads the whole text, with gradients
 
     @property
     def bytes(self) -> int:
-        layers = self._cache.layers if self._cache is not None else ()
+        layers = self._cache.layers if self.is_cached else ()
         return sum(x.numel() * x.element_size() for layer in layers for x in (layer.keys, layer.values))
 
     def learn(self) -> float:
@@ -405,7 +391,7 @@ class ReadHaystack:
         return mean
 
     def log_probability(self, tokens: Tensor, width: int) -> Tensor:
-        """Of the answer, the last `width` tokens of a question; with gradients of the learning parameters."""
+        """Log-probability of the answer, the last `width` tokens of a question, with gradients."""
         network: Any = self._model.network
         tokens = tokens if self.is_cached else torch.cat([self._haystack.body, tokens])
         tokens = tokens[None].to(self._model.device)
@@ -418,10 +404,10 @@ class ReadHaystack:
 def read_all(
     model: LoadedModel, haystacks: Sequence[Haystack], most_bytes: int, on_read: Callable[[], object] = lambda: None
 ) -> list[ReadHaystack]:
-    """As many as fit into memory, at least one."""
+    """Read as many as fit into memory, at least one."""
     read: list[ReadHaystack] = []
     for haystack in haystacks:
-        if read and sum(one.bytes for one in read) + read[-1].bytes > most_bytes:
+        if read and sum(each.bytes for each in read) + read[-1].bytes > most_bytes:
             break
         read.append(ReadHaystack(model, haystack))
         on_read()

@@ -10,12 +10,11 @@ from __future__ import annotations
 import math
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,75 +34,64 @@ _TOLERANCE = 0.02  # of the effective number: beyond it, the number jumps there,
 _THEORY = {"softmax": "softmax", "sparsemax": "sparsemax", "entmax:alpha=1.5": "entmax15"}
 ROUNDS = 5  # the best one counts: disturbances only slow a pass down
 
-Noted = TypeVar("Noted")
 Logits = dict[str, Tensor]  # by path of the layer: (head, window, query, key)
 Brackets = tuple[Tensor, Tensor, Tensor, Tensor]  # low and high ln T, sign at the low one, whether there is a root
 Rules = Any  # what `swap` takes
 
 
-class SwapReading(ABC, Generic[Noted]):
-    """Listens to a swap while it reads; a study defines what it notes per layer, and how to average that."""
+class Reader:
+    """Reads windows under a swap: the loss of each, and what `means` makes of the notes of its layers."""
 
-    def __init__(self, model: LoadedModel, swapped: Swap, settings: Settings) -> None:
-        self._model, self._settings = model, settings
+    def __init__(
+        self, model: LoadedModel, swapped: Swap, settings: Settings,
+        note: Callable[[AttentionCall, Window, Tensor, Callable[[Tensor], Tensor]], Any],
+        means: Callable[[Sequence[Any]], dict[str, float]],
+    ) -> None:  # fmt: skip
+        """`note` gets a call of a layer, the window, the queries that are read, and the weights at queries."""
+        self._model, self._means = model, means
         self._window: Window | None = None
-        self._noted: list[Noted] = []
-        swapped.listen(self._hear)
+        self._noted: list[Any] = []
+
+        def hear(call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
+            if self._window is not None:
+                positions = query_positions(call.query.shape[-2], settings, self._window)
+                self._noted.append(note(call, self._window, positions, weights_of))
+
+        swapped.listen(hear)
 
     @torch.no_grad()
-    def read(self, window: Window) -> dict[str, float]:
-        """The loss, and the means over the layers."""
-        self._window, self._noted = window, []
-        try:
-            loss = float(next_token_losses(self._model, window.tokens).mean())
-        finally:
-            self._window = None
-        return {"loss": loss} | self._means(self._noted)
-
     def read_all(self, windows: Sequence[Window], on_window: Callable[[], object]) -> dict[str, list[float]]:
+        """The loss, and the means over the layers, by window."""
         by_window: dict[str, list[float]] = {}
         for window in windows:
-            for name, value in self.read(window).items():
+            self._window, self._noted = window, []
+            try:
+                loss = float(next_token_losses(self._model, window.tokens).mean())
+            finally:
+                self._window = None
+            for name, value in ({"loss": loss} | self._means(self._noted)).items():
                 by_window.setdefault(name, []).append(value)
             on_window()
         return by_window
 
-    def _hear(self, call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
-        if self._window is not None:
-            positions = query_positions(call.query.shape[-2], self._settings, self._window)
-            self._noted.append(self._note(call, self._window, positions, weights_of))
-
-    @abstractmethod
-    def _note(
-        self, call: AttentionCall, window: Window, positions: Tensor, weights_of: Callable[[Tensor], Tensor]
-    ) -> Noted:
-        """What to note of a layer at these queries."""
-
-    @abstractmethod
-    def _means(self, noted: Sequence[Noted]) -> dict[str, float]:
-        """Over the layers of a window."""
-
 
 @torch.no_grad()
 def baseline_logits(model: LoadedModel, windows: Sequence[Window], settings: Settings) -> Logits:
-    """Of a sample of queries and windows, layer by layer."""
+    """Logits of a sample of queries and windows, layer by layer."""
     by_layer: dict[str, list[Tensor]] = {}
     sampled = replace(settings, queries=QUERIES)
-    for window in spread(windows, WINDOWS):
-        of_window: dict[str, list[Tensor]] = {}  # several per layer if its module is called several times
+    with swap(model, "softmax") as swapped:
 
-        def hear(
-            call: AttentionCall, _: Callable[[Tensor], Tensor], window: Window = window,
-            noted: dict[str, list[Tensor]] = of_window,
-        ) -> None:  # fmt: skip
-            logits = call.logits(query_positions(call.query.shape[-2], sampled, window), sink=True)[0]
-            noted.setdefault(call.name, []).append(logits.float().cpu())
+        def hear(call: AttentionCall, _: Callable[[Tensor], Tensor]) -> None:
+            positions = query_positions(call.query.shape[-2], sampled, window)
+            noted.setdefault(call.name, []).append(call.logits(positions, sink=True)[0].float().cpu())
 
-        with swap(model, "softmax") as swapped:
-            swapped.listen(hear)
+        swapped.listen(hear)
+        for window in spread(windows, WINDOWS):
+            noted: dict[str, list[Tensor]] = {}  # several per layer if its module is called several times
             run_model(model, window.tokens)
-        for path, calls in of_window.items():
-            by_layer.setdefault(path, []).append(torch.cat(calls, 1))
+            for path, calls in noted.items():
+                by_layer.setdefault(path, []).append(torch.cat(calls, 1))
     return {path: torch.stack(of_windows, 1) for path, of_windows in by_layer.items()}
 
 
@@ -178,7 +166,7 @@ def _above(rule: Normalizer, logits: Tensor, log_temperature: Tensor, target: Te
 
 
 def _nearest_brackets(rule: Normalizer, logits: Tensor, target: Tensor) -> Brackets:
-    """From ln T = 0 outwards, until every head has one or the grid ends."""
+    """Brackets of the roots, from ln T = 0 outwards, until every head has one or the grid ends."""
     grid = torch.linspace(-math.log(_HOTTEST), math.log(_HOTTEST), _GRID, dtype=target.dtype)
     above = torch.full((_GRID, len(target)), torch.nan, dtype=target.dtype)
     brackets = _brackets(grid, above)
@@ -220,7 +208,7 @@ def _sensitivities(rule: Normalizer, logits: Tensor, temperature: Tensor, genera
 
 
 def _weights(rule: Normalizer, logits: Tensor) -> Tensor:
-    """Of (head, window, query, key); a normalizer with a value per head needs the heads third from the end."""
+    """Weights of (head, window, query, key); a normalizer with a value per head needs the heads third from the end."""
     weights: Tensor = rule(logits.flatten(1, 2))
     return weights.view(logits.shape)
 
@@ -229,6 +217,16 @@ def theory(spec: str, keys: int) -> float | None:
     """The proved value for one key with a weight of 0.9 among `keys`, at a margin of 1; None if there is none."""
     name = _THEORY.get(str(normalizer(spec)))
     return None if name is None or keys < 3 else float(bounds.sensitivity_at_equal_selectivity(name, keys))
+
+
+def best_seconds(work: Callable[[], object], tries: int, clock: Callable[[], float]) -> float:
+    """The shortest of several times: a first one warms up, and disturbances only make it longer."""
+    times = []
+    for _ in range(tries):
+        started = clock()
+        work()
+        times.append(clock() - started)
+    return min(times)
 
 
 @torch.no_grad()

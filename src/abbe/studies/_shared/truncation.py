@@ -1,14 +1,13 @@
 """Capacity by truncation: the fewest keys N that every query needs, found by keeping only its N largest weights.
 
-Which sizes to try next, the losses at those that were tried, and where they cross an allowed rise. Resampling is
-paired: baseline and truncated losses come from the same windows.
+Resampling is paired: baseline and truncated losses come from the same windows.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,16 +27,17 @@ EXACT, COARSE = GRIDS = ("exact", "coarse")
 _SLACK = 1e-9  # a crossing at a whole number is that number, whatever its last digit
 
 
-def checked_grid(grid: str) -> None:
+def checked_grid(grid: str) -> str:
     if grid not in GRIDS:
         raise AbbeError(f"grid is {shown(grid)}, but must be one of {', '.join(GRIDS)}")
+    return grid
 
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes to try first, and the candidates to search among.
 
-    Keeping `untouched` keys changes nothing. An `exact` search also tries the size above a crossing.
+    Keeping `untouched` keys changes nothing. An exact search also tries the size above a crossing.
     """
 
     first: tuple[int, ...]
@@ -93,18 +93,6 @@ def bracket(rises: Mapping[int, float], allowed: float, untouched: int) -> tuple
     return fails, min((size for size in rises if size > fails), default=untouched)
 
 
-def search(rises: dict[int, float], allowed: Sequence[float], sizes: Sizes) -> Iterator[int]:
-    """Sizes to try, one by one; the caller enters the rise of each before taking the next."""
-    while (size := next_size(rises, allowed, sizes)) is not None:
-        yield size
-
-
-def is_monotone(rises: Mapping[int, float], allowed: float, untouched: int) -> bool:
-    """Whether every tried size below the crossing fails."""
-    fails, _ = bracket(rises, allowed, untouched)
-    return not any(rise <= allowed for size, rise in rises.items() if size < fails)
-
-
 @dataclass(frozen=True, eq=False)
 class Curve:
     """Losses of the same windows at the sizes that were tried, in ascending order.
@@ -144,7 +132,8 @@ class Curve:
         if len(self.baseline) < 2:
             return None
         # Seeded by length, or windows of all lengths would be drawn in the same way.
-        return resampled_rises(self.baseline, self._losses, resamples, (seed + self.length) % 2**63)
+        counts = resampled_counts(len(self.baseline), resamples, (seed + self.length) % 2**63)
+        return counts @ self._losses.T / (counts @ self.baseline).unsqueeze(-1) - 1
 
     def crossing(self, allowed: float, rises: Tensor | None = None) -> Tensor:
         """Where the rise (by default over all windows) falls to the allowed one, between sizes."""
@@ -158,8 +147,7 @@ class Curve:
     def capacity(self, allowed: float, drawn: Tensor | None, level: float) -> Estimate:
         """N* with its interval from rises of resampled windows; an unresolved end is None."""
         needed = None if drawn is None else self.needed(allowed, drawn)
-        ends = (whole_interval if self.exact else interval)(needed, level, len(self.baseline))
-        return Estimate(float(self.needed(allowed)), *ends)
+        return Estimate(float(self.needed(allowed)), *interval(needed, level, len(self.baseline), whole=self.exact))
 
     def first(self, allowed: float) -> int:
         """The smallest whole N that keeps the loss: N* rounded up if the curve is monotone, else the smallest tried."""
@@ -168,7 +156,9 @@ class Curve:
         return min(size for size, rise in self._tried.items() if rise <= allowed)
 
     def monotone(self, allowed: float) -> bool:
-        return is_monotone(self._tried, allowed, self.untouched)
+        """Whether every tried size below the crossing fails."""
+        fails, _ = bracket(self._tried, allowed, self.untouched)
+        return not any(rise <= allowed for size, rise in self._tried.items() if size < fails)
 
     @property
     def _tried(self) -> dict[int, float]:
@@ -186,7 +176,8 @@ def trace(
     tried: dict[int, Tensor] = {}
     rises: dict[int, float] = {}
     least = float(relative_rises(baseline, full))
-    for size in search(rises, [rise for rise in allowed if least <= rise], sizes):
+    reachable = [rise for rise in allowed if least <= rise]
+    while (size := next_size(rises, reachable, sizes)) is not None:
         tried[size] = losses_with(size)
         rises[size] = float(relative_rises(baseline, tried[size]))
     order = tuple(sorted(tried))
@@ -195,14 +186,8 @@ def trace(
 
 
 def relative_rises(baseline: Tensor, losses: Tensor) -> Tensor:
-    """Of the mean loss: baseline (window,), losses (..., window) -> (...)."""
+    """Relative rises of the mean loss: baseline (window,), losses (..., window) -> (...)."""
     return losses.mean(-1) / baseline.mean() - 1
-
-
-def resampled_rises(baseline: Tensor, losses: Tensor, resamples: int, seed: int) -> Tensor:
-    """The same for windows drawn with replacement: (window,), (size, window) -> (resample, size)."""
-    counts = resampled_counts(len(baseline), resamples, seed)
-    return counts @ losses.T / (counts @ baseline).unsqueeze(-1) - 1
 
 
 def crossings(rises: Tensor, sizes: Sequence[int], allowed: float) -> Tensor:
@@ -226,21 +211,19 @@ def least_whole(crossing: Tensor) -> Tensor:
     return torch.ceil(crossing - _SLACK)
 
 
-def interval(resampled: Tensor | None, level: float, windows: int) -> tuple[float | None, float | None]:
-    """Percentiles over resamples of this many windows; None without resamples, or for an end that is not finite."""
+def interval(
+    resampled: Tensor | None, level: float, windows: int, whole: bool = False
+) -> tuple[float | None, float | None]:
+    """Percentiles over resamples of this many windows; None without resamples, or for an end that is not finite.
+
+    `whole` rounds outwards: there are no half keys.
+    """
     if resampled is None:
         return None, None
-    low, high = (float(end) for end in interval_ends(resampled.unsqueeze(-1), level, windows))
-    return low if math.isfinite(low) else None, high if math.isfinite(high) else None
-
-
-def whole_interval(resampled: Tensor | None, level: float, windows: int) -> tuple[float | None, float | None]:
-    """Percentiles of whole numbers, rounded outwards: there are no half keys."""
-    low, high = interval(resampled, level, windows)
-    return (
-        None if low is None else float(math.floor(low + _SLACK)),
-        None if high is None else float(math.ceil(high - _SLACK)),
-    )
+    low, high = (end.double() for end in interval_ends(resampled.unsqueeze(-1), level, windows))
+    if whole:
+        low, high = torch.floor(low + _SLACK), least_whole(high)
+    return float(low) if low.isfinite() else None, float(high) if high.isfinite() else None
 
 
 def top_keys(keep: int, way: str = RENORMALISED) -> str:

@@ -1,0 +1,306 @@
+"""The tables of an experiment from its finished runs, and which monitored quantity warns early of runs that will fail.
+
+A run fails if its training loss ends above half of the first one. Its loss shows this, at the latest, at twice the step
+by which 90 % of the healthy runs have halved theirs; earlier if it rises above the first loss by a twentieth. Only
+crossings before that step count as warnings; in a healthy run every crossing, at any step, is a false alarm. Controls
+and runs that are only too slow are left out (`not_too_slow`). That step is the same for nearly all failing runs, so a
+lead says when a quantity crosses, rather than how much earlier than the loss.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+from scipy import stats
+
+from ..results import Estimate
+from ..training import list_rules
+from .result import CHOICE, Experiment
+from .run import ALL_QUANTITIES, Configuration
+
+LEVEL = 0.95  # of all intervals
+ROSE = 1.05  # times the first loss: a rise beyond the differences between batches
+LAST = 0.8  # the final training loss is the mean over readings after this share of the run
+_CAPPED = pl.min_horizontal(pl.col("train_loss").fill_null(math.inf), "start_loss")
+Part = tuple[Configuration, Mapping[str, Any]]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+# -- Runs -------------------------------------------------------------------------------------------------------------
+
+
+def tables_of(parts: Sequence[Part]) -> dict[str, pl.DataFrame]:
+    """All tables of an `Experiment`."""
+    made = run_tables(parts)
+    steps = max(choice.steps for choice, _ in parts)
+    warnings = warning_tables(made["table"], made["curves"], made["alerts"], steps)
+    return made | {"summary": summary_table(made["table"])} | warnings
+
+
+def run_tables(parts: Sequence[Part]) -> dict[str, pl.DataFrame]:
+    """A row for each run and seed, its curves, its accuracies by length, and its alerts."""
+    seeds = [(run, part, seed) for run, part in enumerate(parts) for seed in part[1]["seeds"]]
+    rows: dict[str, list[Any]] = {"table": [], "curves": [], "lengths": [], "alerts": []}
+    for run, (choice, content), seed in seeds:
+        number, steps = seed["seed"], content["steps"]
+        rows["table"].append({"run": run} | _row(choice, steps, seed))
+        read = zip(steps, seed["losses"], *(seed["quantities"][name] for name in ALL_QUANTITIES), strict=True)
+        rows["curves"] += [(run, number, *values) for values in read]
+        rows["lengths"] += [(run, number, int(length), *values) for length, values in seed["lengths"].items()]
+        rows["alerts"] += [(run, number, rule, step) for rule, step in seed["alerts"].items()]
+    return {name: Experiment.frame(name).of(listed) for name, listed in rows.items()}
+
+
+def _row(choice: Configuration, steps: Sequence[int], seed: Mapping[str, Any]) -> dict[str, Any]:
+    start, losses = seed["start"], seed["losses"]
+    curve = list(zip(steps, losses, strict=True))
+    last = [loss for step, loss in curve if step > LAST * choice.steps]
+    end = None if None in losses or seed["loss"] is None else math.fsum(last) / len(last)
+    logits = [x for x in seed["quantities"]["max_logit"] if x is not None]
+    return {
+        **{name: getattr(choice, name) for name in (*CHOICE, "rate")},
+        **{name: seed[name] for name in ("seed", "accuracy", "loss")},
+        "train_loss": end,
+        "start_loss": start,
+        "half_step": next((step for step, loss in curve if loss is not None and loss <= start / 2), None),
+        "failed": end is None or end > start / 2,
+        "diverged": end is None or end > ROSE * start,
+        "largest_logit": max(logits, default=None),
+        **{name: seed["quantities"][name][-1] for name in ALL_QUANTITIES},
+        "temperature_end": seed["temperature"][0],
+        "learned": "; ".join(seed["learned"]) or None,
+    }
+
+
+def summary_table(table: pl.DataFrame) -> pl.DataFrame:
+    """A row for each choice except for the rate, in the order of the runs."""
+    return Experiment.frame("summary").of(map(_summary, table.partition_by(*CHOICE, maintain_order=True)))
+
+
+def _summary(rows: pl.DataFrame) -> dict[str, Any]:
+    best = best_rows(rows)
+    accuracy = mean_interval(best["accuracy"], (0.0, 1.0))
+    sensitivity = mean_interval(rate_sensitivities(rows).values(), (0.0, math.inf))
+    counts = {"runs": len(rows), "failed": rows["failed"].sum(), "diverged": rows["diverged"].sum()}
+    means = {"loss": best["loss"].mean(), "half_step": best["half_step"].median()}
+    means |= {"accuracy": accuracy.value, "low": accuracy.low, "high": accuracy.high}
+    ends = {"best_rate": best["rate"][0], "best_run": best["run"][0], "largest_logit": best["largest_logit"].max()}
+    return rows.row(0, named=True) | counts | means | ends | sensitivity.columns("rate_sensitivity")
+
+
+def best_rows(rows: pl.DataFrame) -> pl.DataFrame:
+    """All seeds at the best rate: the lowest training loss on average over seeds; a run that diverged counts with its
+    first loss."""
+    ends = rows.group_by("run", maintain_order=True).agg(_CAPPED.mean().alias("end")).sort("end", maintain_order=True)
+    return rows.filter(pl.col("run") == ends["run"][0])
+
+
+def rate_sensitivities(rows: pl.DataFrame) -> dict[int, float]:
+    """By seed: the mean over rates of min(loss, first loss) minus the best loss (arXiv 2309.14322)."""
+    by_seed = rows.group_by("seed", maintain_order=True).agg((_CAPPED.mean() - _CAPPED.min()).alias("x"))
+    return dict(by_seed.iter_rows())
+
+
+def mean_interval(given: Iterable[float], within: tuple[float, float] = (-math.inf, math.inf)) -> Estimate:
+    """Mean with Student's interval, clipped to the possible range; no interval from fewer than two values."""
+    values = list(given)
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return Estimate(mean)
+    spread = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1) / len(values))
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1)) * spread
+    return Estimate(mean, max(within[0], mean - half), min(within[1], mean + half))
+
+
+# -- Early warning ----------------------------------------------------------------------------------------------------
+
+SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and the factor by which to wait longer
+ALLOWED = 0.05  # false alarms at the suggested threshold
+_RESAMPLES, _SEED = 400, 0
+
+
+@dataclass(frozen=True)
+class Signal:
+    """A number per step whose large values might warn: a level, or its change since the first step."""
+
+    quantity: str
+    direction: str  # "high" or "low"
+    kind: str = "level"  # or "change"
+
+    @property
+    def sign(self) -> float:
+        """Times the number: then large means alarming."""
+        return 1.0 if self.direction == "high" else -1.0
+
+    def of(self, values: Floats) -> Floats:
+        """NaN if nothing was measured."""
+        return self.sign * (values - values[0] if self.kind == "change" else values)
+
+
+SIGNALS = (
+    Signal("entropy_share", "low"),
+    Signal("entropy_share", "high"),
+    Signal("entropy_share", "high", "change"),
+    Signal("separability", "low", "change"),
+    Signal("separability", "low"),
+    Signal("max_logit", "high"),
+    Signal("logit_change", "high"),
+    Signal("saturated", "high"),
+    Signal("sensitivity", "low"),
+    Signal("gradient_ratio", "low"),
+    Signal("query_gradient", "low"),
+)
+
+
+@dataclass(frozen=True)
+class _SeedRun:
+    """One seed of one run."""
+
+    run: int
+    seed: int
+    failed: bool
+    evident: float  # step at which the loss shows the failure; infinite for a healthy run
+    steps: Floats
+    values: dict[str, Floats]
+
+    def score(self, signal: Signal) -> float:
+        """The most alarming value before the loss shows the failure; -inf if there is none."""
+        before = signal.of(self.values[signal.quantity])[self.steps < self.evident]
+        return float(np.nanmax(before)) if len(before) and not np.isnan(before).all() else -math.inf
+
+    def first(self, signal: Signal, score: float) -> float:
+        """The first step that reaches this score; infinite if none does."""
+        reached = self.steps[np.nan_to_num(signal.of(self.values[signal.quantity]), nan=-math.inf) >= score]
+        return float(reached[0]) if len(reached) else math.inf
+
+
+def warning_tables(
+    table: pl.DataFrame, curves: pl.DataFrame, alerts: pl.DataFrame, steps: int
+) -> dict[str, pl.DataFrame]:
+    """Each signal at its suggested threshold and each alert of the monitor as it is; each signal at every threshold.
+
+    Both tables are empty if nothing failed, or everything did.
+    """
+    failing, healthy = _failing_and_healthy(table, curves, steps)
+    counts = {"failing": len(failing), "healthy": len(healthy)}
+    warnings, roc = [], []
+    for signal in SIGNALS if failing and healthy else ():
+        bad, good = (np.array([run.score(signal) for run in runs]) for runs in (failing, healthy))
+        least = _least_score(bad, good)
+        low, high = _auc_interval(signal, failing, healthy)
+        warnings.append(
+            vars(signal)
+            | counts
+            | {"threshold": signal.sign * least if math.isfinite(least) else None}
+            | {"false_alarms": float((good >= least).mean()), "auc": auc(bad, good), "auc_low": low, "auc_high": high}
+            | _leads([run.first(signal, least) for run in failing], failing)
+        )
+        scores = np.unique(np.concatenate([bad, good]))[::-1]
+        roc += [
+            vars(signal)
+            | {"threshold": signal.sign * float(score)}
+            | {"false_alarms": float((good >= score).mean()), "warned": float((bad >= score).mean())}
+            for score in scores[np.isfinite(scores)]
+        ]
+    for rule in list_rules() if failing and healthy else ():
+        raised = {(run, seed): step for run, seed, _, step in alerts.filter(rule=rule.name).iter_rows()}
+        alarms = sum((run.run, run.seed) in raised for run in healthy) / len(healthy)
+        leads = _leads([raised.get((run.run, run.seed), math.inf) for run in failing], failing)
+        warnings.append({"quantity": rule.name, "kind": "alert", **counts, "false_alarms": alarms, **leads})
+    return {"warnings": Experiment.frame("warnings").of(warnings), "roc": Experiment.frame("roc").of(roc)}
+
+
+def not_too_slow(table: pl.DataFrame) -> pl.DataFrame:
+    """Without rates below the best one of the same choice, and without controls.
+
+    Runs at a smaller rate fail because they are slow, which no quantity has to warn of. A control repeats the run at
+    T = 1: counted again, it would make false alarms look rare.
+    """
+    groups = table.filter(~pl.col("compensated")).partition_by(*CHOICE, maintain_order=True)
+    return pl.concat([rows.filter(pl.col("rate") >= best_rows(rows)["rate"][0]) for rows in groups])
+
+
+def shown_at(table: pl.DataFrame, steps: int) -> float:
+    """The last step by which the loss of a failing run shows that it fails."""
+    halves = table.filter(~pl.col("failed"))["half_step"].drop_nulls()
+    slow = halves.quantile(SLOW, "higher") if len(halves) else None
+    return min(float(steps), RESERVE * slow) if slow is not None else float(steps)
+
+
+def _failing_and_healthy(
+    table: pl.DataFrame, curves: pl.DataFrame, steps: int
+) -> tuple[list[_SeedRun], list[_SeedRun]]:
+    table = not_too_slow(table)
+    latest = shown_at(table, steps)
+    by_run = dict(curves.group_by("run", "seed", maintain_order=True))
+    runs = []
+    for row in table.iter_rows(named=True):
+        rows = by_run[row["run"], row["seed"]]
+        step = rows["step"].to_numpy()
+        evident = math.inf
+        if row["failed"]:
+            losses = rows["loss"].fill_null(math.inf).to_numpy()
+            risen = step[(losses > ROSE * row["start_loss"]) & (step > 1)]
+            evident = min([latest, *risen[:1].astype(float)])
+        names = {signal.quantity for signal in SIGNALS}
+        values = {name: rows[name].cast(pl.Float64).fill_null(math.nan).to_numpy() for name in names}
+        runs.append(_SeedRun(row["run"], row["seed"], row["failed"], evident, step, values))
+    return [run for run in runs if run.failed], [run for run in runs if not run.failed]
+
+
+def _least_score(bad: Floats, good: Floats) -> float:
+    """The least score of a failing run that at most `ALLOWED` of the healthy runs reach; infinite if there is none.
+
+    It is moved halfway to the healthy scores below.
+    """
+    for candidate in np.unique(bad[np.isfinite(bad)]):
+        if (good >= candidate).mean() <= ALLOWED:
+            below = good[np.isfinite(good) & (good < candidate)]
+            return float((candidate + below.max()) / 2 if len(below) else candidate)
+    return math.inf
+
+
+def _leads(crossed: Sequence[float], failing: Sequence[_SeedRun]) -> dict[str, float | None]:
+    """From the steps at which failing runs crossed; only those before the loss shows the failure warn."""
+    pairs = [(run.evident - step, run.evident) for step, run in zip(crossed, failing, strict=True)]
+    warned = [(lead, evident) for lead, evident in pairs if lead > 0]
+    leads, shares = [lead for lead, _ in warned], [lead / evident for lead, evident in warned]
+    medians = {"lead": leads, "lead_share": shares}
+    return {
+        "warned": len(warned) / len(failing),
+        **{name: float(np.median(values)) if values else None for name, values in medians.items()},
+    }
+
+
+def auc(bad: Floats, good: Floats) -> float:
+    """How often a failing run has a higher score than a healthy one; ties count half."""
+    # By ranks among the healthy: intervals need it thousands of times, and scipy's test would also compute a p value.
+    ranked = np.sort(good)
+    below, up_to = (np.searchsorted(ranked, bad, side) for side in ("left", "right"))
+    return float((below + up_to).mean()) / (2 * len(good))
+
+
+def _auc_interval(
+    signal: Signal, failing: Sequence[_SeedRun], healthy: Sequence[_SeedRun]
+) -> tuple[float | None, float | None]:
+    """By resampling runs: the seeds of one run are similar, so they stay together."""
+    groups: dict[int, tuple[list[float], list[float]]] = {}
+    for run in (*failing, *healthy):
+        groups.setdefault(run.run, ([], []))[not run.failed].append(run.score(signal))
+    runs = list(groups.values())
+    random = np.random.default_rng(_SEED)
+    drawn = []
+    for _ in range(_RESAMPLES):
+        chosen = [runs[i] for i in random.integers(len(runs), size=len(runs))]
+        bad, good = (np.array([x for scores in chosen for x in scores[side]]) for side in (0, 1))
+        if len(bad) and len(good):
+            drawn.append(auc(bad, good))
+    if len(runs) < 3 or not drawn:
+        return None, None
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)

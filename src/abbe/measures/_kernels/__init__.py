@@ -1,1 +1,0 @@
-"""Compiled passes over attention rows and sets of keys."""

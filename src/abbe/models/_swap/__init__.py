@@ -1,1 +1,0 @@
-"""Another normalizer in a real model, for a time."""

@@ -1,1 +1,0 @@
-"""abbe.diagnose: every measure of every head, as a table."""

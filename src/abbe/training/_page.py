@@ -1,0 +1,239 @@
+"""A training run as one offline page (what happened, curves of all heads over steps, the map of heads, alerts), and as
+one figure for papers.
+
+The page holds all steps of a short run, and a selection of a long one. A step is selected whole, so curves and map show
+measured values, never means over steps: the first and the last step, steps with alerts, and others evenly between. To
+hide nothing, each carries the least and the largest value of any head over all steps since the previous selected one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import altair as alt
+import polars as pl
+
+from ..views import charts as kit
+from ..views.charts import Row, Spec
+from ..views.html import packed_json, packed_table, plain_value
+from ..views.theme import THEMES, Theme, ThemeName
+from ..words.manifest import for_others, model_name, part_of
+from ..words.numbers import number, percent
+from ._alerts import Event
+from ._quantities import Quantity, tracker_name, unpacked
+from ._result import Training, shared_by
+
+_LISTED = 400  # alerts in the list of the page
+_BUDGET = 1_000_000  # numbers on a page: below 5 MB even if they are random
+_FEWEST, _MOST = 12, 600  # steps; more than a page has pixels are invisible
+_IN_PRINT = 120  # steps of a figure; more are invisible in print
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The steps of a run that a page or a figure draws.
+
+    Attributes:
+        steps: the selected steps.
+        heads: layer and number of every head.
+        measures: names.
+        values: a row per selected step and head, in this order; a column per measure, limit and control.
+        model: a row per selected step: losses, learning rate, and mean, least and largest of every measure.
+        read: how many steps were read.
+    """
+
+    steps: list[int]
+    heads: list[tuple[int, int]]
+    measures: list[str]
+    values: pl.DataFrame
+    model: pl.DataFrame
+    read: int
+
+
+def select_steps(training: Training, most: int | None = None) -> Selection:
+    """At most `most` steps; by default as many as the page has room for."""
+    records = training.records
+    present = dict.fromkeys((name, part) for record in records for name, of in record["heads"].items() for part in of)
+    measures = list(dict.fromkeys(name for name, _ in present))
+    parts = [(name, part) for name in measures for part in ("value", "limit", "control") if (name, part) in present]
+    layouts = {tuple(record["layout"]) for record in records}
+    heads = sorted({(i, head) for layout in layouts for i, count in enumerate(layout) for head in range(count)})
+    room = _BUDGET // max(1, len(parts) * len(heads))
+    at = _selected([bool(record["alerts"]) for record in records], most or min(_MOST, max(_FEWEST, room)))
+    selected = [records[i] for i in at]
+    values = {
+        name if part == "value" else f"{name} {part}": _column(selected, name, part, heads) for name, part in parts
+    }
+    steps, model = [record["step"] for record in selected], _model_columns(records, at, measures)
+    return Selection(steps, heads, measures, _floats(values), _floats(model), len(records))
+
+
+def _selected(alerted: Sequence[bool], most: int) -> list[int]:
+    """The first and the last record, those with alerts (a sample if very many), and others evenly between."""
+    if len(alerted) <= most:
+        return list(range(len(alerted)))
+    events = [i for i, alert in enumerate(alerted) if alert]
+    chosen = {events[i] for i in _evenly(len(events), most // 2)} | {0, len(alerted) - 1}
+    return sorted(chosen | set(_evenly(len(alerted), most - len(chosen))))
+
+
+def _evenly(count: int, most: int) -> Iterable[int]:
+    return range(count) if count <= most else {round(i * (count - 1) / max(1, most - 1)) for i in range(most)}
+
+
+def _column(
+    records: Sequence[Mapping[str, Any]], name: str, part: str, heads: Sequence[tuple[int, int]]
+) -> list[float | None]:
+    values: list[float | None] = []
+    for record in records:
+        layout = record["layout"]
+        layers = unpacked((record["heads"].get(name) or {}).get(part), layout)
+        values += [layers[i][head] if i < len(layout) and head < layout[i] else None for i, head in heads]
+    return values
+
+
+def _model_columns(
+    records: Sequence[Mapping[str, Any]], at: Sequence[int], measures: Sequence[str]
+) -> dict[str, list[float | None]]:
+    """Values at the selected steps; least and largest over all steps since the previous selected one."""
+    stretches = [range(before + 1, i + 1) for before, i in zip([-1, *at], at, strict=False)]
+
+    def extremes(choose: Callable[[list[float]], float], values: Sequence[float | None]) -> list[float | None]:
+        finite = ([x for i in stretch if (x := values[i]) is not None and math.isfinite(x)] for stretch in stretches)
+        return [choose(numbers) if numbers else None for numbers in finite]
+
+    columns = {name: [records[i].get(name) for i in at] for name in ("loss", "loss_mean", "learning_rate")}
+    losses = [record.get("loss") for record in records]
+    columns |= {"loss low": extremes(min, losses), "loss high": extremes(max, losses)}
+    for name in measures:
+        means, least, largest = (
+            [record["model"].get(f"{tracker_name(name)}_{how}") for record in records] for how in ("mean", "min", "max")
+        )
+        columns[f"{name} mean"] = [means[i] for i in at]
+        columns |= {f"{name} low": extremes(min, least), f"{name} high": extremes(max, largest)}
+    return columns
+
+
+def _floats(columns: Mapping[str, Sequence[float | None]]) -> pl.DataFrame:
+    return pl.DataFrame({name: pl.Series(values, dtype=pl.Float64, strict=False) for name, values in columns.items()})
+
+
+# -- Page -------------------------------------------------------------------------------------------------------------
+
+
+def page_values(training: Training, reload: int | None) -> dict[str, Any]:
+    """What the template shows; an open browser loads the page again after these seconds."""
+    alerts = [_alert(i, event) for i, event in enumerate(training.events())]
+    shown: dict[str, Any] = {
+        "model": model_name(for_others(training.manifest)),
+        "about": training.about(),
+        "numbers": _key_numbers(training),
+        "rules": training.rules(),
+        "checked": training.checked,
+        "alerts": alerts[-_LISTED:][::-1],
+        "unlisted": max(0, len(alerts) - _LISTED),
+        "reload": reload,
+        "kept": None,
+    }
+    if not training.records:
+        return shown
+    kept = select_steps(training)
+    measures = [training.quantity(name) for name in kept.measures]
+    about = {
+        "steps": kept.steps,
+        "places": [{"layer": layer, "head": head} for layer, head in kept.heads],
+        "measures": [asdict(quantity) for quantity in measures],
+        "alerts": [{name: plain_value(value) for name, value in alert.items()} for alert in alerts],
+        "read": kept.read,
+        "reload": reload,
+    }
+    packed = {"table_data": packed_table(kept.values), "model_data": packed_table(kept.model)}
+    return shown | packed | {"kept": kept, "measures": measures, "about_data": packed_json(about)}
+
+
+def _alert(place: int, event: Event) -> dict[str, Any]:
+    words = {"event": event.rule.event, "measure": event.rule.measure, "where": event.where, "numbers": event.numbers}
+    return {"place": place, **{name: event.alert.get(name) for name in ("step", "layer", "head")}, **words}
+
+
+def _key_numbers(training: Training) -> list[tuple[str, str, str]]:
+    """Name, value and remark."""
+    if not training.records:
+        return []
+    record, last = training.records[-1], {row["measure"]: row for row in training.last_values()}
+    every = part_of(training.manifest, "settings").get("every")
+    cards = [("step", number(record["step"]), f"read every {number(every)}" if every else "")]
+    if (loss := record.get("loss")) is not None:
+        first = training.records[0].get("loss")
+        cards.append(("loss", number(loss), "" if first is None else f"at first {number(first)}"))
+    if (rate := record.get("learning_rate")) is not None:
+        cards.append(("learning rate", number(rate, 3), ""))
+    entropy, logit = last.get("entropy", {}), last.get("max_logit", {})
+    if entropy.get("mean") is not None and entropy["limit"]:
+        beside = f"mean over heads; lowest head {percent((entropy['least'] or 0) / entropy['limit'])}"
+        cards.append(("entropy, share of its ceiling", percent(entropy["mean"] / entropy["limit"]), beside))
+    if logit.get("largest") is not None:
+        cards.append(("largest logit", number(logit["largest"], 3), "of any head"))
+    return cards
+
+
+# -- Figure -----------------------------------------------------------------------------------------------------------
+
+_LINES = (("loss", "loss"), ("learning_rate", "learning rate"))
+_SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "gradient_ratio")
+_LOGARITHMIC = ("max_logit", "logit_change", "gradient_ratio")
+
+
+@kit.unchecked
+def watch_chart(training: Training, theme: ThemeName) -> Spec:
+    """Loss, learning rate and a few measures over steps: thin lines are heads, the bold one their mean, the dashed one
+    the limit, vertical ones alerts."""
+    colours = THEMES[theme]
+    question = f"What happened to the attention of {model_name(training.manifest)} in training?"
+    about = [training.answer().sentence, ", ".join(training.about())]
+    if not training.records:
+        return kit.finished([], question, about, theme)
+    kept = select_steps(training, _IN_PRINT)
+    ends = [kept.steps[0], max(kept.steps[-1], kept.steps[0] + 1)]
+    x = alt.X("step:Q", title="step", scale=alt.Scale(domain=ends, nice=False), axis=alt.Axis(tickCount=5))
+    events = [{"step": step} for step in sorted({event.alert["step"] for event in training.events()})]
+    rules = kit.source(events).mark_rule(color=colours.alarm, opacity=0.5, strokeWidth=1)
+    behind = [rules.encode(x=x)] if events else []
+    model = kept.model.with_columns(step=pl.Series(kept.steps))
+    panels = []
+    for name, title in _LINES:
+        if rows := kit.rows_of(model.select("step", name).drop_nulls()):
+            y, tips = kit.linear_axis(name, title, kit.numbers(rows, name)), [kit.tip("step"), kit.tip(name, title)]
+            line = kit.source(rows).mark_line(color=colours.selected).encode(x, y, tooltip=tips)
+            panels.append(kit.panel([*behind, line], title))
+    for name in (name for wanted in _SHOWN for name in kept.measures if name.partition("@")[0] == wanted):
+        means = kit.rows_of(model.select("step", value=f"{name} mean").drop_nulls())
+        panels.append(_measure(kept, training.quantity(name), means, x, behind, colours))
+    return kit.finished(panels, question, about, theme)
+
+
+def _measure(
+    kept: Selection, quantity: Quantity, means: list[Row], x: alt.X, behind: list[alt.Chart], theme: Theme
+) -> Spec:
+    name, limit, heads = quantity.name, f"{quantity.name} limit", [f"{i}.{head}" for i, head in kept.heads]
+    places = [(step, head) for step in kept.steps for head in heads]
+    pairs = zip(places, kept.values[name], strict=True)
+    rows = [{"step": step, "head": head, "value": value} for (step, head), value in pairs if value is not None]
+    limits = kept.values[limit].to_list() if limit in kept.values.columns else [None] * len(places)
+    by_step = [shared_by(limits[i : i + len(heads)]) for i in range(0, len(limits), len(heads))]
+    ends = [{"step": step, "limit": end} for step, end in zip(kept.steps, by_step, strict=True) if end is not None]
+    axis = kit.log_axis if name.partition("@")[0] in _LOGARITHMIC else kit.linear_axis
+    y = axis("value", quantity.unit, kit.numbers([*rows, *ends], "value", "limit"))
+    thin = kit.source(rows).mark_line(color=theme.selected, strokeWidth=0.7, opacity=0.4)
+    bold = kit.source(means).mark_line(color=theme.selected, strokeWidth=2.6)
+    dashed = kit.source(ends).mark_line(color=theme.proved, strokeDash=[7, 4])
+    layers = [
+        *behind,
+        thin.encode(x, y, detail="head:N", tooltip=[kit.tip("step"), kit.tip("head", "head", "N"), kit.tip("value")]),
+        bold.encode(x, y, tooltip=[kit.tip("step"), kit.tip("value", "mean over heads")]),
+        *([dashed.encode(x, kit.renamed(y, "limit"))] if ends else []),
+    ]
+    return kit.panel(layers, quantity.label)

@@ -1,1 +1,0 @@
-"""Calibration for people: page, charts, terminal."""

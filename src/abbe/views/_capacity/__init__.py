@@ -1,1 +1,0 @@
-"""Capacity for people: charts, figures for papers, terminal."""

@@ -1,1 +1,0 @@
-"""A comparison of normalizers for people: page, charts, terminal."""

@@ -1,1 +1,0 @@
-"""Two models side by side: maps, differences, curves over checkpoints."""

@@ -1,1 +1,0 @@
-"""Reports of many models: the index page and the table."""

@@ -1,1 +1,0 @@
-"""A search for a better normalizer, for people: page, charts, terminal."""

@@ -1,1 +1,0 @@
-"""A report for people: page, charts, figures for papers, terminal."""

@@ -1,1 +1,0 @@
-"""A reproduction of the paper for people: page, figures, terminal."""

@@ -1,1 +1,0 @@
-"""A training run that a monitor watches: its page, its charts, its tables."""
