@@ -184,10 +184,17 @@ def test_a_worker_that_refuses_stops_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_reported_in_one_line() -> None:
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_worker_that_dies_is_reported_in_one_line(which: int) -> None:
+    """Whether it was the first to start or the last."""
     jobs = [choice(steps=10**6), choice(steps=10**6, rate=0.02)]
-    killer = threading.Timer(8, lambda: multiprocessing.active_children()[0].kill())
-    killer.start()
+
+    def kill() -> None:
+        waited(lambda: len(multiprocessing.active_children()) == 2 or None)
+        time.sleep(1)  # until then the pool might look for new workers anyway
+        sorted(multiprocessing.active_children(), key=lambda worker: worker.pid or 0)[which].kill()
+
+    threading.Thread(target=kill).start()
     with pytest.raises(abbe.AbbeError, match=r"a worker ended .* run again to resume") as raised:
         running.train_all(small("recall"), jobs, 2, lambda *_: pytest.fail("nothing was finished"))
     assert "\n" not in str(raised.value)

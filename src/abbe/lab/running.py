@@ -152,6 +152,9 @@ def train_all(
         try:
             with _clean_start():
                 running = {pool.submit(_train_in_worker, choice): choice for choice in choices}
+            # The pool lists the workers to watch whenever it is woken, and `submit` wakes it before it starts one: an
+            # empty call makes it see the last worker, whose death would go unnoticed until another run ends.
+            pool.submit(int)
             while running:
                 for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
                     keep(running.pop(future), future.result())
