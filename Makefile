@@ -35,7 +35,8 @@ endif
 
 # torch goes first, by its pin alone: resolved together with the rest, pip may fetch gigabytes of
 # other builds before it settles. An install that stopped halfway is never trusted again.
-PIP = $(@D)/bin/python -m pip install --constraint constraints.txt
+# Nothing is compiled to bytecode beforehand: a quarter of a minute of torch's modules that nobody imports.
+PIP = $(@D)/bin/python -m pip install --no-compile --constraint constraints.txt
 $(STAMPS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	    echo "abbe needs Python 3.11 or newer, but '$(PYTHON)' is $$($(PYTHON) --version 2>&1 | head -n 1): try 'make setup PYTHON=python3.12'" >&2; \
