@@ -14,7 +14,7 @@ MODULES = {
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.engine",
     "sparse_op": "abbe._attention.sparse",
-    "sparse_call": "abbe._attention.sparse_forward",
+    "sparse_call": "abbe._attention.sparse_passes",
     "declared": "abbe._declared",
     "stored": "abbe._files",
     "kernels_switch": "abbe._kernels.switch",

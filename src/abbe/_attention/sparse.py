@@ -29,8 +29,7 @@ from .engine import (
     needs_grad,
     visible_distances,
 )
-from .sparse_backward import gradients, zeros_like
-from .sparse_forward import Scratch, Support, attend, support_of
+from .sparse_passes import Scratch, Support, attend, gradients, support_of, zeros_like
 
 # Shares of the visible keys above which full rows cost less than the support. With a backward pass the support pays up
 # to a larger share, since it saves four matrix products.

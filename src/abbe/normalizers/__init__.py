@@ -4,7 +4,6 @@
 normalizers: attention, swaps in a model, fits of learned parameters.
 """
 
-from . import _base, _for_attention, _options, _registry, _regularized, _row_map, _selection, _softmax
 from ._base import *
 from ._for_attention import *
 from ._options import *
@@ -14,8 +13,4 @@ from ._row_map import *
 from ._selection import *
 from ._softmax import *
 
-__all__ = [
-    name
-    for module in (_base, _for_attention, _options, _registry, _regularized, _row_map, _selection, _softmax)
-    for name in module.__all__
-]
+__all__ = [name for name in tuple(globals()) if not name.startswith("_")]
