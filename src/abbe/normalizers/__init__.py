@@ -10,7 +10,6 @@ from ._options import *
 from ._registry import *
 from ._regularized import *
 from ._row_map import *
-from ._selection import *
 from ._softmax import *
 
 __all__ = [name for name in tuple(globals()) if not name.startswith("_")]

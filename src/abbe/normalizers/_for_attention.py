@@ -21,10 +21,9 @@ from .._kernels.switch import KernelsBrokenError, loading, usable_for
 from .._kernels.threads import over_rows
 from . import _registry
 from ._base import Normalizer
-from ._combined import Scaled
 from ._entmax import Entmax, Sparsemax
 from ._row_map import MAPS, RowMap, fused, kernel_named, params_of_rows, row_weights
-from ._selection import Threshold, TopK, TopP
+from ._softmax import Threshold, TopK, TopP
 
 __all__ = ["differentiate_support", "find_support", "step_attention", "support_map", "weights_of_map"]
 
@@ -65,7 +64,7 @@ def _is_known(normalizer: Normalizer) -> bool:
     """Whether its parameters do not depend on the logits, and it has no hooks."""
     if not _is_ours(normalizer):
         return False
-    if isinstance(normalizer, Scaled):
+    if isinstance(normalizer, _registry.Scaled):
         return normalizer.is_one_map and _is_known(normalizer.of)
     return isinstance(normalizer, (Sparsemax, Entmax, *_SELECTIONS))
 

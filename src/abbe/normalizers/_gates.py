@@ -170,7 +170,6 @@ class StickBreaking(Normalizer):
     name = "stick-breaking"
     meaning = "near keys first; a high logit ends the row there, low logits pass the stick on to farther keys"
     paper = "2410.17980"
-    example = "stick-breaking"
     sums_to_one = False
     needs_order = True
     row_map = row_map("stick-breaking", stick_breaking_reference, "shaped.stick_breaking")

@@ -1,4 +1,4 @@
-"""Row-wise maps: the torch reference, and a fused forward and backward for large float32 rows on a CPU.
+"""Row-wise maps and blends of two: the torch reference, and fused passes for large float32 rows on a CPU.
 
 The reference is the specification: plain differentiable torch operations on any device and dtype. The fused kernels
 (`_kernels`) hold float32 rows in cache. Derivatives beyond the first go through the reference.
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, usable_for
+from .._kernels.switch import KernelsBrokenError, load, loading, usable_for
 from .._kernels.threads import over_rows
 
 __all__ = ["fused", "inside_transform", "kernels_from"]
@@ -274,6 +274,83 @@ def fused(logits: Tensor) -> bool:
         return False
     # torch.compile has time, and one call is a smaller graph than the reference.
     return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _fused_from.get() or FUSED_FROM)
+
+
+def blended_weights(
+    first: tuple[RowMap, Tensor], second: tuple[RowMap, Tensor], logits: Tensor, share: float
+) -> Tensor:
+    """share * first + (1 - share) * second, each a map with its parameters."""
+    (a, params_a), (b, params_b) = first, second
+    if a.forward and b.forward and fused(logits) and not torch.compiler.is_compiling():
+        blend: Tensor = _Blend.apply(logits, params_a, params_b, a, b, share)  # type: ignore[no-untyped-call]
+        return blend
+    return torch.lerp(row_weights(b, logits, params_b), row_weights(a, logits, params_a), share)
+
+
+class _Blend(torch.autograd.Function):
+    """Two maps of the same logits, mixed: their gradients are linear, so they are mixed too, in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: RowMap, b: RowMap, share: float
+    ) -> Tensor:
+        keep = any(ctx.needs_input_grad)
+        rows, mixed = as_rows(logits), torch.empty_like(as_rows(logits))
+        # If no gradient is needed, the kernel gets empty arrays and does not keep the weights of both maps.
+        weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
+        params = [params_of_rows(params, logits) for params in (params_a, params_b)]
+        try:
+            kernel = _blend_kernel("forward", a, b)
+            over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
+        except KernelsBrokenError:
+            weights_a = as_rows(run_forward(logits, params_a, a.name))
+            weights_b = as_rows(run_forward(logits, params_b, b.name))
+            mixed = torch.lerp(weights_b, weights_a, share)
+        ctx.maps, ctx.share = (a, b), share
+        if keep:
+            ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
+        return mixed.view(logits.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
+        (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.maps, ctx.share, ctx.needs_input_grad
+        # The fused gradient is only to the logits, and cannot be differentiated again.
+        if not torch.is_grad_enabled() and not (wanted_a or wanted_b):
+            of_logits = _blended_gradient(grad, logits, params_a, params_b, weights_a, weights_b, a, b, share)
+            return of_logits, None, None, None, None, None
+        weights_a, weights_b = weights_a.view(logits.shape), weights_b.view(logits.shape)
+        of_a = RowGradients.apply(grad, logits, weights_a, params_a, a.name, wanted_a)  # type: ignore[no-untyped-call]
+        of_b = RowGradients.apply(grad, logits, weights_b, params_b, b.name, wanted_b)  # type: ignore[no-untyped-call]
+        grad_a, grad_b = (of_a[1] * share if wanted_a else None), (of_b[1] * (1 - share) if wanted_b else None)
+        return torch.lerp(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
+
+
+def _blended_gradient(
+    grad: Tensor, logits: Tensor, params_a: Tensor, params_b: Tensor, weights_a: Tensor, weights_b: Tensor,
+    a: RowMap, b: RowMap, share: float,
+) -> Tensor:  # fmt: skip
+    """To the logits alone."""
+    rows = as_rows(logits)
+    params = [params_of_rows(params, logits) for params in (params_a, params_b)]
+    grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
+    try:
+        over_rows(
+            _blend_kernel("backward", a, b), len(rows), as_rows(grad), rows, weights_a, weights_b, *params,
+            rows.new_tensor([share]), grad_logits, of_params,
+        )  # fmt: skip
+    except KernelsBrokenError:
+        of_a, _ = reference_gradients(a, grad, logits, params_a)
+        of_b, _ = reference_gradients(b, grad, logits, params_b)
+        return torch.lerp(of_b, of_a, share)
+    return grad_logits.view(logits.shape)
+
+
+def _blend_kernel(which: Literal["forward", "backward"], a: RowMap, b: RowMap) -> Callable[..., None]:
+    parts = a.kernel(which), b.kernel(which)
+    with loading():
+        blend: Callable[..., None] = kernel_named("rows", which)(*parts)  # type: ignore[assignment]
+    return blend
 
 
 NEG_INF = float("-inf")

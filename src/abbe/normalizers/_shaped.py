@@ -99,7 +99,6 @@ class ElasticSoftmax(Normalizer):
     aliases = ("elastic-softmax",)
     meaning = "removes the sink; low tau means more keys get exactly nothing, tau = 0 is softmax"
     paper = "2601.00919"
-    example = "elastic:tau=-1"
     options = (Option("tau", -1.0, "offset in units of the flat weight 1/n", shown=True), *PER_HEAD)
     learnable = ("tau",)
     sums_to_one = False
@@ -126,7 +125,6 @@ class SelfAdjustedSoftmax(Normalizer):
     aliases = ("self-adjusted-softmax",)
     meaning = "keeps gradients alive where softmax is saturated; low logits lose weight beyond softmax"
     paper = "2502.18277"
-    example = "self-adjusted"
     sums_to_one = False
     row_map = row_map("self-adjusted", self_adjusted_reference, "shaped.self_adjusted")
     continuous = False  # at a row of zeros
@@ -221,7 +219,6 @@ class AdaptiveTemperature(Normalizer):
     name = "adaptive-temperature"
     meaning = "sharpens rows of middling entropy; high entropy (0.5 to 6 nats) means a stronger correction"
     paper = "2410.01104"
-    example = "adaptive-temperature"
     row_map = row_map("adaptive-temperature", entropy_reference, "shaped.entropy")
 
     def _jacobian(self, logits: Tensor) -> Tensor:
@@ -238,8 +235,6 @@ class AdaptiveTemperature(Normalizer):
     def _lipschitz(self, keys: int) -> float:
         # ||J|| <= beta/2 + |beta'| V^2 / beta with V >= ||p (ln p + H)||, V = sqrt(ln n / e) + ln n,
         # 1 <= beta <= 2.4 and |beta'| <= 3 where beta > 1.
-        if keys == 1:
-            return 0.0
         spread = math.sqrt(math.log(keys) / math.e) + math.log(keys)
         return 1.2 + 3 * spread**2
 
@@ -271,4 +266,4 @@ class NormSoftmax(Normalizer):
         return diagonal_minus_outer(scale * w, scale * w, w) - spread.unsqueeze(-1) * slope.unsqueeze(-2)
 
     def _lipschitz(self, keys: int) -> float:
-        return math.inf if keys > 1 else 0.0
+        return math.inf
