@@ -20,7 +20,7 @@ import abbe
 from abbe._attention import sparse as op
 from abbe._attention import sparse_passes as call
 from abbe._attention.attend import _blockwise, _sparse, attention
-from abbe._kernels import switch
+from abbe._kernels import calls as switch
 
 SPEC = "entmax:alpha=1.5"
 NEVER = 2.0

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError, usable_for
+from .._kernels.calls import KernelsBrokenError, usable_for
 from ..normalizers import Normalizer, support_map, weights_of_map
 from .engine import (
     Block,

@@ -19,8 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .._kernels.switch import load
-from .._kernels.threads import over_rows, pack, products_pay
+from .._kernels.calls import load, over_rows, pack, products_pay
 from ..normalizers import differentiate_support, find_support
 from .engine import Block, BlockSize, Inputs, Rule, blocks, part_of, visible_distances
 

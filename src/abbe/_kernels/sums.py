@@ -26,8 +26,8 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from .calls import PACKED_BY
 from .compiled import around, kernel
-from .threads import PACKED_BY
 from .vector import ZERO, f32
 
 Row = Any  # marks the arguments of a term that are rows: numba infers types, only the word is read

@@ -15,8 +15,7 @@ from torch import Tensor
 
 from .._arguments import is_whole, shown
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError, load, usable_for
-from .._kernels.threads import over_rows
+from .._kernels.calls import KernelsBrokenError, load, over_rows, usable_for
 from .._tensors import where_double
 from ._state import Reading
 

@@ -17,8 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kernels.switch import KernelsBrokenError, loading, usable_for
-from .._kernels.threads import over_rows
+from .._kernels.calls import KernelsBrokenError, loading, over_rows, usable_for
 from . import _registry
 from ._base import Normalizer
 from ._entmax import Entmax, Sparsemax

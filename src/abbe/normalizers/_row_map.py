@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, loading, usable_for
-from .._kernels.threads import over_rows
+from .._kernels.calls import KernelsBrokenError, load, loading, over_rows, usable_for
 
 __all__ = ["fused", "inside_transform", "kernels_from"]
 
