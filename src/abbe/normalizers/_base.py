@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ._options import MOST_NESTED, Learned, Option, PerHead, format_spec
-from ._row_map import NEG_INF, RowMap, row_weights
+from ._row_map import RowMap, row_weights
+from ._rows import NEG_INF
 
 __all__ = ["Normalizer"]
 

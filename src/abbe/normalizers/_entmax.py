@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._options import PER_HEAD, Option
-from ._row_map import RowMap, below_top, diagonal_minus_outer, finish, inside_transform, lowest, row_counts, row_map
+from ._row_map import RowMap, inside_transform, row_counts, row_map
+from ._rows import below_top, diagonal_minus_outer, finish, lowest
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:

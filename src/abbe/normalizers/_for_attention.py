@@ -161,7 +161,9 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
         >>> abbe.normalizers.step_attention(abbe.normalizer("sparsemax"), query, key, value, 0.125) is None  # too few
         True
     """
-    if torch.compiler.is_compiling() or not (_is_known_by_shape(normalizer) and _are_plain(query, key, value)):
+    # `_map` reads only the shape of the logits in every one-map normalizer of this package; elsewhere it may not.
+    known = _is_ours(normalizer) and normalizer.is_one_map
+    if torch.compiler.is_compiling() or not (known and _are_plain(query, key, value)):
         return None
     batch, heads, _, _ = query.shape
     no_logits = _no_logits(batch, heads, key.shape[2])
@@ -177,14 +179,6 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
     except KernelsBrokenError:
         return None
     return output
-
-
-def _is_known_by_shape(normalizer: Normalizer) -> bool:
-    """Whether `_map` reads only the shape of the logits, and the normalizer has no hooks.
-
-    All one-map normalizers of this package qualify (the map itself reads the row); a class from elsewhere may not.
-    """
-    return _is_ours(normalizer) and normalizer.is_one_map
 
 
 def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:

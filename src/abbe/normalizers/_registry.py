@@ -13,11 +13,21 @@ from torch import Tensor
 from .._errors import AbbeError
 from ._base import Normalizer
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
-from ._gates import NormalizedReLU, Sigmoid, Softpick, StickBreaking
 from ._options import PER_HEAD, Option, parse_spec
 from ._regularized import Budget, Normmax
-from ._row_map import NEG_INF, RowMap, blended_weights, lowest, visible_and_top, visible_keys
-from ._shaped import AdaptiveTemperature, ClippedSoftmax, ElasticSoftmax, NormSoftmax, SelfAdjustedSoftmax
+from ._row_map import RowMap, blended_weights
+from ._rows import NEG_INF, lowest, visible_and_top, visible_keys
+from ._shaped import (
+    AdaptiveTemperature,
+    ClippedSoftmax,
+    ElasticSoftmax,
+    NormalizedReLU,
+    NormSoftmax,
+    SelfAdjustedSoftmax,
+    Sigmoid,
+    Softpick,
+    StickBreaking,
+)
 from ._softmax import (
     LearnedSink,
     LearnedTemperature,

@@ -12,17 +12,8 @@ from .._errors import AbbeError
 from ._base import Normalizer
 from ._entmax import entmax_map, log1p_ratio
 from ._options import PER_HEAD, Option
-from ._row_map import (
-    NEG_INF,
-    RowMap,
-    below_top,
-    diagonal_minus_outer,
-    finish,
-    inside_transform,
-    row_map,
-    row_weights,
-    visible_and_top,
-)
+from ._row_map import RowMap, inside_transform, row_map, row_weights
+from ._rows import NEG_INF, below_top, diagonal_minus_outer, finish, visible_and_top
 from ._softmax import SOFTMAX
 
 __all__ = ["budget_weights", "entmax_weights", "normmax_weights"]

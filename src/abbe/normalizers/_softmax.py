@@ -15,18 +15,8 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._options import HEADS, PER_HEAD, Option
-from ._row_map import (
-    NEG_INF,
-    RowMap,
-    below_top,
-    diagonal_minus_outer,
-    finish,
-    lowest,
-    masked_softmax,
-    row_counts,
-    row_map,
-    softmax_jacobian,
-)
+from ._row_map import RowMap, row_counts, row_map
+from ._rows import NEG_INF, below_top, diagonal_minus_outer, finish, lowest, masked_softmax, softmax_jacobian
 
 __all__ = ["LogNScaling", "ScalableSoftmax", "Softmax", "Truncated"]
 
