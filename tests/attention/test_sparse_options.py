@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention import sparse_forward as call
+from abbe._attention import sparse_passes as call
 from abbe._attention.attend import _blockwise, _sparse
 
 # Each map is a kernel to compile: the quick tier has one threshold, with learned values or without, and one selection.

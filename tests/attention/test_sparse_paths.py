@@ -18,10 +18,9 @@ from torch.testing import assert_close
 
 import abbe
 from abbe._attention import sparse as op
-from abbe._attention import sparse_backward as backward
-from abbe._attention import sparse_forward as call
+from abbe._attention import sparse_passes as call
 from abbe._attention.attend import _blockwise, _sparse, attention
-from abbe._kernels import switch
+from abbe._kernels import calls as switch
 
 SPEC = "entmax:alpha=1.5"
 NEVER = 2.0
@@ -40,7 +39,7 @@ def float32(**how: Any) -> list[Tensor]:
 def supports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many supports each backward pass was given."""
     seen: list[int] = []
-    real = backward.gradients
+    real = call.gradients
 
     def spy(rule: Any, grad: Any, inputs: Any, kept: Any, needed: Any) -> Any:
         seen.append(len(kept))
@@ -81,7 +80,7 @@ def test_what_is_not_kept_is_made_again(supports: list[int], monkeypatch: pytest
 def test_few_entries_at_a_time_give_the_same_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
     inputs = float32()
     expected = gradients(_sparse(*inputs, SPEC, NEVER, softcap=3.0), inputs)
-    monkeypatch.setattr(backward, "ENTRIES", 100)
+    monkeypatch.setattr(call, "ENTRIES", 100)
     assert_close(gradients(_sparse(*inputs, SPEC, NEVER, softcap=3.0), inputs), expected, rtol=1e-4, atol=1e-5)
 
 

@@ -10,7 +10,7 @@ from normalizer_cases import slow
 from torch import Tensor
 from torch.testing import assert_close
 
-from abbe._attention import sparse_forward as call
+from abbe._attention import sparse_passes as call
 from abbe._attention.attend import _blockwise, _sparse
 
 SPECS = ["entmax:alpha=1.5", "topk:k=3", slow("sparsemax"), slow("entmax:alpha=1.3"), slow("topp:p=0.7")]

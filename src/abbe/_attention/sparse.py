@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError, usable_for
+from .._kernels.calls import KernelsBrokenError, usable_for
 from ..normalizers import Normalizer, support_map, weights_of_map
 from .engine import (
     Block,
@@ -29,8 +29,7 @@ from .engine import (
     needs_grad,
     visible_distances,
 )
-from .sparse_backward import gradients, zeros_like
-from .sparse_forward import Scratch, Support, attend, support_of
+from .sparse_passes import Scratch, Support, attend, gradients, support_of, zeros_like
 
 # Shares of the visible keys above which full rows cost less than the support. With a backward pass the support pays up
 # to a larger share, since it saves four matrix products.

@@ -4,8 +4,9 @@ A vector loop keeps one float32 partial sum per lane, so over a long row each la
 vectors mean larger errors: up to 900 eps at 131,072 keys. Every sum over keys is therefore taken in blocks: float32
 within a block, where a lane adds 12 terms (an error of 2 eps at most, see `BLOCK`), float64 across blocks.
 
-A term that depends on a condition names it first (`kept = row[j] > cut`, then `mass[j] if kept else ZERO`): a read
-inside the conditional itself keeps the loop from becoming vector code, at up to forty times the cost.
+A term that depends on a condition names it first, and all that it reads (`kept, m = row[j] > cut, mass[j]`, then
+`m if kept else ZERO`): a read inside the conditional keeps the loop from becoming vector code, at up to forty times the
+cost, wherever the processor cannot read under a mask, as with the 128-bit vectors of x86.
 
 Scores: a product by torch leaves all scores of a block in the cache that the cores share, where others evict them; a
 thread that computes the scores of a few rows and reads them right away finds them in its own core's cache. Keys are
@@ -25,8 +26,8 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
+from .calls import PACKED_BY
 from .compiled import around, kernel
-from .threads import PACKED_BY
 from .vector import ZERO, f32
 
 Row = Any  # marks the arguments of a term that are rows: numba infers types, only the word is read

@@ -5,7 +5,6 @@ Names that end in `_paper` are the forms of arXiv 2508.17821 where ours differ; 
 `abbe verify` shows. `catalogue()` lists every statement with its status.
 """
 
-from . import _catalogue, _checks, _distance, _gradient, _separability, _weights
 from ._catalogue import *
 from ._checks import *
 from ._distance import *
@@ -13,6 +12,4 @@ from ._gradient import *
 from ._separability import *
 from ._weights import *
 
-__all__ = [
-    name for module in (_catalogue, _checks, _distance, _gradient, _separability, _weights) for name in module.__all__
-]
+__all__ = [name for name in tuple(globals()) if not name.startswith("_")]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import itemgetter
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -26,27 +27,18 @@ T = TypeVar("T")
 
 PAPER = "arXiv 2508.17821"
 OURS = "this project"
-# By statement: who else has it, found independently of this project.
-INDEPENDENTLY = {
-    "log-margin": "arXiv 2512.13898; its growth like ln L as a critical scale: arXiv 2510.05554, arXiv 2605.12697",
-    "spectral": "arXiv 2510.23012",
-    "one-norm": "arXiv 2510.23012",
-    "inf-to-one": "arXiv 2602.18849",
-    "deletion-error": "arXiv 2512.07647",
-    "renormalised-error": "arXiv 2512.07647",
-    "mass-law": "arXiv 2512.07647",
-}
+ALSO = f"{OURS}; independently "  # found by others, too
 
-KEYS: tuple[Sizes, ...] = tuple({"keys": k} for k in (2, 3, 5, 16, 64))
-COUNTED: tuple[Sizes, ...] = tuple(
-    {"keys": k, "count": n} for k, n in ((2, 1), (3, 1), (3, 2), (8, 3), (32, 4), (32, 31))
-)
-PLACED: tuple[Sizes, ...] = tuple(
-    {"keys": k, "count": n, "width": d} for k, n, d in ((2, 1, 1), (3, 1, 2), (4, 2, 2), (7, 3, 3), (8, 6, 2))
-)
-SMALL: tuple[Sizes, ...] = tuple(
-    {"keys": k, "count": n, "width": d} for k, n, d in ((2, 1, 1), (3, 1, 1), (4, 2, 2), (6, 2, 2), (6, 5, 2))
-)
+
+def sized(names: str, *of_points: tuple[int, ...]) -> tuple[Sizes, ...]:
+    return tuple(dict(zip(names.split(), numbers, strict=True)) for numbers in of_points)
+
+
+KEYS = sized("keys", (2,), (3,), (5,), (16,), (64,))
+COUNTED = sized("keys count", (2, 1), (3, 1), (3, 2), (8, 3), (32, 4), (32, 31))
+PLACED = sized("keys count width", (2, 1, 1), (3, 1, 2), (4, 2, 2), (7, 3, 3), (8, 6, 2))
+SMALL = sized("keys count width", (2, 1, 1), (3, 1, 1), (4, 2, 2), (6, 2, 2), (6, 5, 2))
+SPHERE = sized("count width", (1, 3), (2, 3), (5, 8), (16, 64))
 
 
 @dataclass(frozen=True)
@@ -77,6 +69,7 @@ class Point:
 
 Sampler = Callable[[torch.Generator, int, Sizes], Point]
 Quantity = Callable[[Point], Tensor]
+_mean: Quantity = itemgetter("mean")
 
 
 @dataclass(frozen=True)
@@ -158,9 +151,7 @@ def entries(section: str, **shared: Any) -> Callable[..., Statement]:
     """A maker of the entries of a table, with the fields that they share; an entry names the others."""
 
     def entry(name: str, text: str, latex: str, measured: Quantity, bound: Quantity, **other: Any) -> Statement:
-        others = INDEPENDENTLY.get(name)
-        source = OURS if others is None else f"{OURS}; independently {others}"
-        fields = {"source": source, "status": "proved", "tight": True, **shared, **other}
+        fields = {"source": OURS, "status": "proved", "tight": True, **shared, **other}
         return Statement(name, section, text, latex, measured=measured, bound=bound, **fields)
 
     return entry
@@ -277,7 +268,9 @@ WEIGHTS = (
     _weight("log-margin", "N equal winners at margin T ln((L-N)(1-e)/(N e)) hold a mass of 1 - e",
            r"\delta = T\ln\frac{(L-N)(1-\varepsilon)}{N\varepsilon} \iff \bar a_N = 1-\varepsilon",
            _winners_mass_by_softmax, lambda p: torch.sigmoid(p["odds"]),
-           assumptions="softmax, equal others", sampler=_odds, side="equal", sizes=COUNTED),
+           assumptions="softmax, equal others", sampler=_odds, side="equal", sizes=COUNTED,
+           source=ALSO + "arXiv 2512.13898; its growth like ln L as a critical scale: "
+           "arXiv 2510.05554, arXiv 2605.12697"),
     _weight("entmax-top-weight",
            "alpha-entmax, k keys within 1/(alpha-1) of the top: largest weight >= 1/k at every L",
            r"p_{\max} \ge 1/k", lambda p: normalizer("entmax:alpha=1.5")(p["logits"]).amax(-1),
@@ -365,8 +358,6 @@ DISTANCE = (
 
 _DRAWS = 4000  # of a simulated share: a standard error below 0.01
 
-SPHERE: tuple[Sizes, ...] = tuple({"count": n, "width": d} for n, d in ((1, 3), (2, 3), (5, 8), (16, 64)))
-
 
 def _on_the_sphere(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
     """Selected weights, a radius, and a simulated E N_s/N with its standard error, for some trials."""
@@ -415,10 +406,6 @@ def _estimate(point: Point) -> Tensor:
     return separability.sphere_separability_estimate(*size).reshape(1).to(point["mean"])
 
 
-def _mean(point: Point) -> Tensor:
-    return point["mean"]
-
-
 _sphere = entries("separability", tight=False, searchable=False, noise=lambda p: p["error"], sizes=SPHERE,
                  assumptions="vectors iid uniform on a sphere, fixed radius", sampler=_on_the_sphere)  # fmt: skip
 
@@ -437,7 +424,7 @@ SEPARABILITY = (
            r"\mathbb E\,N_s/N \approx \mathbb E\,\Phi(\sqrt{d/N}-g_{L-N})", _mean, _estimate,
            assumptions="equal weights, vectors uniform on a sphere", status="approximation",
            sampler=_sphere_estimate, side="equal", tolerance=0.1,
-           sizes=({"keys": 128, "count": 8, "width": 96}, {"keys": 256, "count": 16, "width": 96})),
+           sizes=sized("keys count width", (128, 8, 96), (256, 16, 96))),
     _sphere("eighty-percent-paper", "at most 80 % of the selected tokens are distinguishable", r"N_s/N \le 0.8",
            lambda p: separability.separability(p.weights, p["vectors"], count_of(p)).ratio.double(),
            lambda p: p.weights.new_full(p.weights.shape[:-1], 0.8, dtype=torch.float64), source=PAPER,
@@ -524,13 +511,12 @@ def _constant(spec: str) -> Statement:
     )  # fmt: skip
 
 
-_CONSTANTS = ("sigmoid:bias=0", "sparsemax", "entmax:alpha=1.5", "entmax:alpha=1.25", "ssmax", "softmax1")
-
 GRADIENT = (
     _sensitivity("largest-entry", "max |J_ij| <= 1/(4T)", r"\max_{ij}|J_{ij}| \le \frac{1}{4T}",
            _of_row(gradient.largest_entry), lambda p: 0.25 / p.temperature),
     _sensitivity("spectral", "||J||_2 <= 1/(2T)", r"\|J\|_2 \le \frac{1}{2T}",
-           _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_supremum(p.temperature)),
+           _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_supremum(p.temperature),
+           source=ALSO + "arXiv 2510.23012"),
     _sensitivity("spectral-paper", "||J||_2 <= min{1/(4T), sqrt 2} (Corollary 3)", r"\|J\|_2 \le \min\{1/(4T),\sqrt2\}",
            _of_row(gradient.spectral_norm), lambda p: gradient.spectral_norm_bound_paper(p.temperature),
            source=PAPER, status="refuted", tight=False),
@@ -542,9 +528,10 @@ GRADIENT = (
     _sensitivity("frobenius", "||J||_F <= sqrt(p2 (1 - p2))/T <= 1/(2T)", r"\|J\|_F \le \sqrt{p_2(1-p_2)}/T",
            _of_row(gradient.frobenius_norm), _of_row(gradient.frobenius_norm_bound)),
     _sensitivity("one-norm", "||J||_{1->1} <= 1/(2T)", r"\|J\|_{1\to1} \le \frac{1}{2T}",
-           _of_row(gradient.one_norm), lambda p: 0.5 / p.temperature),
+           _of_row(gradient.one_norm), lambda p: 0.5 / p.temperature, source=ALSO + "arXiv 2510.23012"),
     _sensitivity("inf-to-one", "||J||_{inf->1} <= 1/T", r"\|J\|_{\infty\to1} \le \frac1T",
-           _of_row(gradient.inf_to_one_norm), lambda p: gradient.inf_to_one_supremum(p.temperature), sizes=KEYS[:3]),
+           _of_row(gradient.inf_to_one_norm), lambda p: gradient.inf_to_one_supremum(p.temperature),
+           sizes=KEYS[:3], source=ALSO + "arXiv 2602.18849"),
     _sensitivity("change", "||softmax((l+e)/T) - softmax(l/T)|| <= sqrt2 tanh((max e - min e)/(4T))",
            r"\|\Delta a\|_2 \le \sqrt2\tanh\frac{\max e-\min e}{4T}", _movement,
            lambda p: gradient.change_bound(p["change"], p.temperature), sampler=_moved, sizes=KEYS[:4]),
@@ -553,7 +540,7 @@ GRADIENT = (
            lambda p: gradient.change_bound_by_norm(distance.norm(p["change"]), p.temperature), sampler=_moved,
            sizes=KEYS[:4]),
     *(_log_derivative(name, family) for name, family in _FAMILIES.items()),
-    *(_constant(spec) for spec in _CONSTANTS),
+    *map(_constant, ("sigmoid:bias=0", "sparsemax", "entmax:alpha=1.5", "entmax:alpha=1.25", "ssmax", "softmax1")),
     _sensitivity("equal-selectivity-entmax", "entmax-1.5 at equal selectivity stays below 2, softmax grows like ln L",
            r"\mathrm{Lip}_{1.5}(T_{1-\varepsilon}) < 2",
            lambda p: gradient.sensitivity_at_equal_selectivity("entmax15", keys_of(p), torch.sigmoid(-p["odds"])),
@@ -561,9 +548,6 @@ GRADIENT = (
            sampler=lambda g, trials, sizes: Point({"odds": normal(g, trials, spread=2.0).abs() + 0.01}, sizes),
            sizes=({"keys": 16}, {"keys": 1024}, {"keys": 65536}), searchable=False),
 )  # fmt: skip
-
-
-_closed_form = placed(weights.truncation_errors)
 
 
 def _truncated(point: Point, renormalise: bool) -> Tensor:
@@ -582,7 +566,8 @@ def _mass_row(generator: torch.Generator, trials: int, sizes: Sizes) -> Point:
 
 
 _truncation = entries("capacity", assumptions="weights sum to 1", sampler=rows_and_vectors, side="equal", sizes=PLACED,
-                 searchable=False)  # fmt: skip
+                      searchable=False, source=ALSO + "arXiv 2512.07647")  # fmt: skip
+_closed_form = placed(weights.truncation_errors)
 
 CAPACITY = (
     _truncation("deletion-error", "output error of deletion = (1 - M_S) mu_T", r"e_{\mathrm{del}}=(1-M_S)\mu_T",
@@ -594,7 +579,7 @@ CAPACITY = (
            r"M(\rho)=\Phi(\sigma+\Phi^{-1}(\rho))", lambda p: weights.top_mass(p.weights, count_of(p)),
            lambda p: weights.mass_law(count_of(p) / keys_of(p), p["sigma"]),
            assumptions="logits iid N(mu, sigma^2), long rows", status="approximation", tight=False, sampler=_mass_row,
-           sizes=({"keys": 65536, "count": 4096}, {"keys": 65536, "count": 16384}), tolerance=0.05),
+           sizes=sized("keys count", (65536, 4096), (65536, 16384)), tolerance=0.05),
 )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -26,34 +27,44 @@ def as_tensor(name: str, value: Number, like: Tensor | None = None) -> Tensor:
     return value
 
 
-def positive(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+def _checked(
+    name: str, value: Number, fits: Callable[[Tensor], Tensor], allowed: str, like: Tensor | None = None
+) -> Tensor:
+    """`as_tensor`, if all numbers fit; else an error that shows the first that does not."""
     value = as_tensor(name, value, like)
-    if not bool((value.detach() > 0).all()):
-        raise AbbeError(f"{name} must be > 0, got {value.detach().min():g}")
+    numbers = value.detach()
+    good = fits(numbers)
+    if not bool(good.all()):
+        raise AbbeError(f"{name} must {allowed}, got {numbers[~good][0]:g}")
     return value
+
+
+def positive(name: str, value: Number, like: Tensor | None = None) -> Tensor:
+    return _checked(name, value, lambda x: x > 0, "be > 0", like)
 
 
 def not_negative(name: str, value: Number, like: Tensor | None = None) -> Tensor:
-    value = as_tensor(name, value, like)
-    if not bool((value.detach() >= 0).all()):
-        raise AbbeError(f"{name} must be >= 0, got {value.detach().min():g}")
-    return value
+    return _checked(name, value, lambda x: x >= 0, "be >= 0", like)
 
 
 def fraction(name: str, value: Number) -> Tensor:
-    """A number strictly between 0 and 1."""
-    value = as_tensor(name, value)
-    if not bool(((value.detach() > 0) & (value.detach() < 1)).all()):
-        raise AbbeError(f"{name} must lie strictly between 0 and 1, got {value.detach().flatten()[0]:g}")
-    return value
+    return _checked(name, value, lambda x: (x > 0) & (x < 1), "lie strictly between 0 and 1")
+
+
+def probability(name: str, value: Number) -> Tensor:
+    return _checked(name, value, lambda x: (x >= 0) & (x <= 1), "lie in [0, 1]")
 
 
 def key_count(name: str, value: Number, least: int = 1) -> Tensor:
     """A number of keys, as a float tensor so that it broadcasts in formulas."""
-    value = as_tensor(name, value)
-    if not bool(((value.detach() >= least) & (value.detach() == value.detach().round())).all()):
-        raise AbbeError(f"{name} must be a whole number >= {least}, got {value.detach().min():g}")
-    return value
+    return _checked(name, value, lambda x: (x >= least) & (x == x.round()), f"be a whole number >= {least}")
+
+
+def _expanded(name: str, marks: Tensor, like: Tensor) -> Tensor:
+    try:
+        return marks.expand(like.shape)
+    except RuntimeError:
+        raise AbbeError(f"{name} of shape {tuple(marks.shape)} does not broadcast to {tuple(like.shape)}") from None
 
 
 def selected_count(count: Number, keys: Tensor, name: str = "count") -> Tensor:
@@ -88,10 +99,7 @@ def checked_mask(mask: Tensor | None, like: Tensor) -> Tensor:
         return torch.ones_like(like, dtype=torch.bool)
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         raise AbbeError(f"mask must be a bool tensor (True = visible), got {_shape(mask)}")
-    try:
-        return mask.expand(like.shape)
-    except RuntimeError:
-        raise AbbeError(f"mask of shape {tuple(mask.shape)} does not broadcast to {tuple(like.shape)}") from None
+    return _expanded("mask", mask, like)
 
 
 def checked_vectors(vectors: Tensor, weights: Tensor, name: str = "vectors") -> Tensor:
@@ -122,12 +130,7 @@ def checked_rows(
     vectors = checked_vectors(vectors, weights, name)
     if not (isinstance(count, Tensor) and count.dtype == torch.bool):
         return Rows(weights, vectors, visible, selected_set(weights, count, mask))
-    try:
-        chosen = count.expand(weights.shape) & visible
-    except RuntimeError:
-        raise AbbeError(
-            f"count marks {tuple(count.shape)}, which does not fit weights {tuple(weights.shape)}"
-        ) from None
+    chosen = _expanded("count", count, weights) & visible
     if not bool(chosen.any(-1).all()):
         raise AbbeError("count must mark at least one visible key of every row, got a row with none")
     return Rows(weights, vectors, visible, chosen)

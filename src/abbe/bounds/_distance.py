@@ -49,8 +49,20 @@ class Split(NamedTuple):
 
     @property
     def mass(self) -> Tensor:
-        """Weight of the selected keys."""
+        """abar, the weight of the selected keys."""
         return torch.where(self.inside, self.weights, 0.0).sum(-1)
+
+    @property
+    def longest(self) -> Tensor:
+        """The largest ||x|| of a selected key."""
+        return torch.where(self.inside, norm(self.vectors), 0.0).amax(-1)
+
+    @property
+    def diameter(self) -> Tensor:
+        """d1, the largest distance between a selected and an unselected vector."""
+        gaps = norm(self.vectors.unsqueeze(-2) - self.vectors.unsqueeze(-3))
+        pairs = self.outside.unsqueeze(-1) & self.inside.unsqueeze(-2)
+        return torch.where(pairs, gaps, 0.0).amax((-2, -1))
 
 
 def split(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) -> Split:
@@ -63,17 +75,6 @@ def split(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None) 
 def norm(vectors: Tensor) -> Tensor:
     """Euclidean norm over the last dimension, with gradient 0 (not NaN) at the zero vector."""
     return root((vectors**2).sum(-1))
-
-
-def _largest(values: Tensor, where: Tensor) -> Tensor:
-    return torch.where(where, values, 0.0).amax(-1)
-
-
-def _diameter(parts: Split) -> Tensor:
-    """d1: largest distance between a selected and an unselected token vector."""
-    gaps = norm(parts.vectors.unsqueeze(-2) - parts.vectors.unsqueeze(-3))
-    pairs = parts.outside.unsqueeze(-1) & parts.inside.unsqueeze(-2)
-    return torch.where(pairs, gaps, 0.0).amax((-2, -1))
 
 
 def distance(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
@@ -142,8 +143,7 @@ def distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor
     """
     parts = split(weights, vectors, count, mask)
     mass = parts.mass
-    rest = parts.outside.sum(-1)
-    return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * (mass * rest - (1 - mass))
+    return (1 - mass) * parts.diameter + parts.longest * (mass * parts.outside.sum(-1) - (1 - mass))
 
 
 def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, mask: Tensor | None = None) -> Tensor:
@@ -166,7 +166,7 @@ def distance_bound_root_paper(weights: Tensor, vectors: Tensor, count: Number, m
     parts = split(weights, vectors, count, mask)
     mass = parts.mass
     bracket = (mass * parts.outside.sum(-1) - (1 - mass)).clamp(min=0)
-    return (1 - mass) * _diameter(parts) + _largest(norm(parts.vectors), parts.inside) * root(bracket)
+    return (1 - mass) * parts.diameter + parts.longest * root(bracket)
 
 
 def distance_sandwich(
@@ -213,7 +213,7 @@ def net_distance_bound(weights: Tensor, vectors: Tensor, count: Number, mask: Te
     """
     parts = split(weights, vectors, count, mask)
     mass = parts.mass
-    return (1 - mass) * _diameter(parts) + (2 * mass - 1).abs() * _largest(norm(parts.vectors), parts.inside)
+    return (1 - mass) * parts.diameter + (2 * mass - 1).abs() * parts.longest
 
 
 class _Moments(NamedTuple):

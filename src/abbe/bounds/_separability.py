@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from ._checks import Number, as_tensor, checked_weights, key_count, not_negative, positive, root, selected_count
+from ._checks import Number, checked_weights, key_count, not_negative, positive, probability, root, selected_count
 from ._distance import norm, split
 
 __all__ = [
@@ -260,7 +260,4 @@ def coverage_paper(single: Number, heads: Number) -> Tensor:
         >>> round(float(abbe.bounds.coverage_paper(0.2, 12)), 4)
         0.9313
     """
-    p = as_tensor("single", single)
-    if not bool(((p >= 0) & (p <= 1)).all()):
-        raise AbbeError(f"single must lie in [0, 1], got {float(p.flatten()[0]):g}")
-    return 1 - (1 - p) ** key_count("heads", heads)
+    return 1 - (1 - probability("single", single)) ** key_count("heads", heads)

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError, load
-from .._kernels.threads import over_rows
+from .._kernels.calls import KernelsBrokenError, load, over_rows
 from ..normalizers import entmax_weights, fused, inside_transform, normmax_weights
 from .activations import OfFunction, one_per_row, working
 

@@ -9,19 +9,13 @@
 Every reading has a value and, if they exist, a proved limit and a random control. `list_measures()` explains them.
 """
 
-from . import _block, _dispersion, _geometry, _registry, _rows, _sensitivity, _sets, _state, _statistics
 from ._block import *
 from ._dispersion import *
 from ._geometry import *
 from ._registry import *
 from ._rows import *
 from ._sensitivity import *
-from ._sets import *
 from ._state import *
 from ._statistics import *
 
-__all__ = [
-    name
-    for module in (_block, _dispersion, _geometry, _registry, _rows, _sensitivity, _sets, _state, _statistics)
-    for name in module.__all__
-]
+__all__ = [name for name in tuple(globals()) if not name.startswith("_")]

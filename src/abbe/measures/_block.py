@@ -27,9 +27,8 @@ from ._dispersion import (
     set_masses,
 )
 from ._geometry import LimitTerms, RowGeometry, SetGeometry, geometry_readings, row_geometry
-from ._rows import RowFacts, Rows, RowSummary
+from ._rows import RowFacts, Rows, RowSummary, Sets
 from ._sensitivity import ChangeNorms, change_norms, sensitivity_readings
-from ._sets import Sets
 from ._state import Reading
 
 __all__ = ["BlockNumbers", "block_numbers", "join_heads"]

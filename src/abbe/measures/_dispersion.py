@@ -15,10 +15,8 @@ from torch import Tensor
 
 from .. import bounds
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError
-from .._kernels.threads import over_rows
-from ._rows import Rows, RowSummary, flat, row_kernel
-from ._sets import Sets
+from .._kernels.calls import KernelsBrokenError, over_rows
+from ._rows import Rows, RowSummary, Sets, flat, row_kernel
 from ._state import Reading
 from ._statistics import interval_ends, resampled_counts
 

@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError, load
-from .._kernels.threads import over_rows, pack
-from ._rows import Rows, RowSummary, flat, row_kernel
-from ._sets import Sets
+from .._kernels.calls import KernelsBrokenError, load, over_rows, pack
+from ._rows import Rows, RowSummary, Sets, flat, row_kernel
 from ._state import Reading
 
 __all__ = ["distance_formula", "expected_distance", "geometry"]

@@ -13,8 +13,7 @@ from torch import Tensor
 from .. import bounds, normalizers
 from .._attention.engine import with_sink
 from .._errors import AbbeError
-from .._kernels.switch import KernelsBrokenError
-from .._kernels.threads import over_rows
+from .._kernels.calls import KernelsBrokenError, over_rows
 from ..normalizers import Normalizer
 from ._rows import Rows, RowSummary, flat, row_kernel
 from ._state import Reading

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ._options import MOST_NESTED, Learned, Option, PerHead, format_spec
-from ._row_map import NEG_INF, RowMap, row_weights
+from ._row_map import RowMap, row_weights
+from ._rows import NEG_INF
 
 __all__ = ["Normalizer"]
 
@@ -36,7 +37,7 @@ class Normalizer(nn.Module, ABC):
         aliases: alternative names.
         meaning: what high and low values of its parameters mean.
         paper: arXiv id of its source.
-        example: an example spec.
+        example: an example spec; by default that of its defaults.
         options: its parameters, with ranges and defaults.
         learnable: parameters that can be learned.
         always_learns: whether its parameters are learned without `learn=true`.
@@ -74,6 +75,8 @@ class Normalizer(nn.Module, ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Learnable parameters become properties: `n.alpha` is the current number."""
         super().__init_subclass__(**options)
+        if "name" in vars(cls) and "example" not in vars(cls):
+            cls.example = format_spec(cls.name, {option.name: option.default for option in cls.options if option.shown})
         for name in set(cls.learnable) - vars(cls).keys():
             setattr(cls, name, property(partial(_number_of, name)))
 
@@ -144,7 +147,8 @@ class Normalizer(nn.Module, ABC):
         """
         if keys < 1:
             raise AbbeError(f"{self.name}: keys must be a whole number >= 1, got {keys!r}")
-        return self._lipschitz(keys)
+        # The only key of a row has weight 1, whatever its logit.
+        return 0.0 if keys == 1 and self.sums_to_one else self._lipschitz(keys)
 
     @property
     def spec(self) -> str:
@@ -214,6 +218,11 @@ class Normalizer(nn.Module, ABC):
             raise AttributeError(f"{self.name} has no {name}")
         has_numbers = name in self.learned and not self._learned(name).raw.is_meta
         return self._learned(name).numbers() if has_numbers else self._given[name]
+
+    def _numbers(self, name: str) -> tuple[float, ...]:
+        """One value per head, or the one that all heads share."""
+        value = self._number(name)
+        return value if isinstance(value, tuple) else (value,)
 
     def _learned(self, name: str) -> Learned:
         return cast(Learned, self.learned[name])

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from ._base import Normalizer
 from ._options import PER_HEAD, Option
-from ._row_map import RowMap, below_top, diagonal_minus_outer, finish, inside_transform, lowest, row_counts, row_map
+from ._row_map import RowMap, inside_transform, row_counts, row_map
+from ._rows import below_top, diagonal_minus_outer, finish, lowest
 
 
 def sparsemax_reference(logits: Tensor, params: Tensor) -> Tensor:
@@ -144,12 +145,10 @@ def entmax_jacobian(weights: Tensor, scale: Tensor, beta: Tensor | float) -> Ten
 
 
 def entmax_lipschitz(alpha: float, keys: int) -> float:
-    """Largest spectral norm of the Jacobian: at two weights of 1/2, or at one against keys - 1 equal ones.
+    """Largest spectral norm of the Jacobian: at two weights of 1/2, or at one against keys - 1 equal ones; keys >= 2.
 
     docs/reference/proofs.md has the proof.
     """
-    if keys == 1:
-        return 0.0
     others = keys - 1
     against_all = keys / others / (1 + others ** ((1 - alpha) / (3 - alpha))) ** (3 - alpha)
     return float(min(max(2 ** (alpha - 2), against_all), 1.0))
@@ -159,7 +158,27 @@ _ALPHA = Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=Tr
 _USUAL_ALPHAS = (1.1, 1.2, 1.25, 1.3, 1.5, 1.75, 1.9, 2)
 
 
-class Sparsemax(Normalizer):
+class ScaledEntmax(Normalizer):
+    """alpha-entmax of c l with one scale c per row. Jacobian c (diag u - u u^T / sum u), u = w^(2 - alpha)."""
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return logits.new_ones(1)
+
+    def _beta(self, logits: Tensor) -> Tensor | float:
+        """alpha - 1."""
+        if "alpha" in self.learned:
+            return self._learned("alpha").above_low().to(logits.dtype)
+        fixed: float = self._given["alpha"]
+        return fixed - 1
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        return entmax_map(self._scale(logits), self._beta(logits))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        return entmax_jacobian(self._weights(logits), self._scale(logits), self._beta(logits))
+
+
+class Sparsemax(ScaledEntmax):
     """[l - tau]_+, the projection on the simplex, arXiv 1602.02068.
 
     Jacobian diag(1_S) - 1_S 1_S^T / |S| on the support S. Lipschitz constant 1: the spectral norm is 0 or 1. As
@@ -169,19 +188,15 @@ class Sparsemax(Normalizer):
     name = "sparsemax"
     meaning = "exact zeros; a key more than 1 below the top gets nothing, high logits spread means few keys"
     paper = "1602.02068"
-    example = "sparsemax"
 
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return entmax_map(logits.new_ones(1), 1.0)
-
-    def _jacobian(self, logits: Tensor) -> Tensor:
-        return entmax_jacobian(self._weights(logits), logits.new_ones(1), 1.0)
+    def _beta(self, logits: Tensor) -> float:
+        return 1.0
 
     def _lipschitz(self, keys: int) -> float:
-        return 1.0 if keys > 1 else 0.0
+        return 1.0
 
 
-class Entmax(Normalizer):
+class Entmax(ScaledEntmax):
     """[(alpha - 1) l - tau]_+^(1/(alpha - 1)), alpha in (1, 2] fixed or learned per head, arXiv 1905.05702, 1909.00015.
 
     Jacobian diag u - u u^T / sum u, u = w^(2 - alpha) on the support. Lipschitz constant between 1/2 (alpha -> 1)
@@ -193,28 +208,15 @@ class Entmax(Normalizer):
     aliases = ("alpha-entmax",)
     meaning = "tunable sparsity; high alpha means few keys (2 is sparsemax), low alpha means many (1 is softmax)"
     paper = "1905.05702, 1909.00015"
-    example = "entmax:alpha=1.5"
     options = (_ALPHA, *PER_HEAD)
     usual = _USUAL_ALPHAS
     learnable = ("alpha",)
-
-    def _beta(self, logits: Tensor) -> Tensor | float:
-        if "alpha" in self.learned:
-            return self._learned("alpha").above_low().to(logits.dtype)
-        fixed: float = self._given["alpha"]
-        return fixed - 1
-
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return entmax_map(logits.new_ones(1), self._beta(logits))
-
-    def _jacobian(self, logits: Tensor) -> Tensor:
-        return entmax_jacobian(self._weights(logits), logits.new_ones(1), self._beta(logits))
 
     def _lipschitz(self, keys: int) -> float:
         return entmax_lipschitz(self._largest("alpha"), keys)
 
 
-class AdaptiveScalableEntmax(Normalizer):
+class AdaptiveScalableEntmax(ScaledEntmax):
     """alpha-entmax((delta + beta (ln n)^gamma) l), n the visible keys (at least 2), arXiv 2506.16640.
 
     Jacobian and Lipschitz constant of entmax times the scale (an upper bound over row lengths). As n grows the
@@ -241,15 +243,7 @@ class AdaptiveScalableEntmax(Normalizer):
         delta, beta, gamma = (self._value(name, logits) for name in ("delta", "beta", "gamma"))
         return delta + beta * row_counts(logits).clamp(min=2).log() ** gamma
 
-    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
-        return entmax_map(self._scale(logits), self.alpha - 1)
-
-    def _jacobian(self, logits: Tensor) -> Tensor:
-        return entmax_jacobian(self._weights(logits), self._scale(logits), self.alpha - 1)
-
     def _lipschitz(self, keys: int) -> float:
-        if keys == 1:
-            return 0.0
         with torch.no_grad():
             ends = [self._scale(torch.zeros(self._given["heads"], 1, n, dtype=torch.float64)).max() for n in (2, keys)]
         return float(max(ends)) * entmax_lipschitz(self.alpha, keys)

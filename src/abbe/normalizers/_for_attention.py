@@ -17,14 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._kernels.switch import KernelsBrokenError, loading, usable_for
-from .._kernels.threads import over_rows
+from .._kernels.calls import KernelsBrokenError, loading, over_rows, usable_for
 from . import _registry
 from ._base import Normalizer
-from ._combined import Scaled
 from ._entmax import Entmax, Sparsemax
 from ._row_map import MAPS, RowMap, fused, kernel_named, params_of_rows, row_weights
-from ._selection import Threshold, TopK, TopP
+from ._softmax import Threshold, TopK, TopP
 
 __all__ = ["differentiate_support", "find_support", "step_attention", "support_map", "weights_of_map"]
 
@@ -65,7 +63,7 @@ def _is_known(normalizer: Normalizer) -> bool:
     """Whether its parameters do not depend on the logits, and it has no hooks."""
     if not _is_ours(normalizer):
         return False
-    if isinstance(normalizer, Scaled):
+    if isinstance(normalizer, _registry.Scaled):
         return normalizer.is_one_map and _is_known(normalizer.of)
     return isinstance(normalizer, (Sparsemax, Entmax, *_SELECTIONS))
 
@@ -163,7 +161,9 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
         >>> abbe.normalizers.step_attention(abbe.normalizer("sparsemax"), query, key, value, 0.125) is None  # too few
         True
     """
-    if torch.compiler.is_compiling() or not (_is_known_by_shape(normalizer) and _are_plain(query, key, value)):
+    # `_map` reads only the shape of the logits in every one-map normalizer of this package; elsewhere it may not.
+    known = _is_ours(normalizer) and normalizer.is_one_map
+    if torch.compiler.is_compiling() or not (known and _are_plain(query, key, value)):
         return None
     batch, heads, _, _ = query.shape
     no_logits = _no_logits(batch, heads, key.shape[2])
@@ -179,14 +179,6 @@ def step_attention(normalizer: Normalizer, query: Tensor, key: Tensor, value: Te
     except KernelsBrokenError:
         return None
     return output
-
-
-def _is_known_by_shape(normalizer: Normalizer) -> bool:
-    """Whether `_map` reads only the shape of the logits, and the normalizer has no hooks.
-
-    All one-map normalizers of this package qualify (the map itself reads the row); a class from elsewhere may not.
-    """
-    return _is_ours(normalizer) and normalizer.is_one_map
 
 
 def _are_plain(query: Tensor, key: Tensor, value: Tensor) -> bool:

@@ -1,23 +1,190 @@
-"""Names and specs of all normalizers."""
+"""Names and specs of all normalizers, and those that are made of others: a mixture of two, any at a temperature."""
 
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from .._errors import AbbeError
 from ._base import Normalizer
-from ._combined import Hybrid, Scaled
 from ._entmax import AdaptiveScalableEntmax, Entmax, Sparsemax
-from ._gates import NormalizedReLU, Sigmoid, Softpick, StickBreaking
-from ._options import Option, parse_spec
+from ._options import PER_HEAD, Option, parse_spec
 from ._regularized import Budget, Normmax
-from ._selection import Threshold, TopK, TopP
-from ._shaped import AdaptiveTemperature, ClippedSoftmax, ElasticSoftmax, NormSoftmax, SelfAdjustedSoftmax
-from ._softmax import LearnedSink, LearnedTemperature, LogNScaling, ScalableSoftmax, Softmax, SoftmaxPlusOne
+from ._row_map import RowMap, blended_weights
+from ._rows import NEG_INF, lowest, visible_and_top, visible_keys
+from ._shaped import (
+    AdaptiveTemperature,
+    ClippedSoftmax,
+    ElasticSoftmax,
+    NormalizedReLU,
+    NormSoftmax,
+    SelfAdjustedSoftmax,
+    Sigmoid,
+    Softpick,
+    StickBreaking,
+)
+from ._softmax import (
+    LearnedSink,
+    LearnedTemperature,
+    LogNScaling,
+    ScalableSoftmax,
+    Softmax,
+    SoftmaxPlusOne,
+    Threshold,
+    TopK,
+    TopP,
+)
 
 __all__ = ["NormalizerInfo", "list_normalizers", "normalizer", "usual_specs"]
+
+
+class Combination(Normalizer):
+    """A normalizer whose options include other normalizers, which become its submodules."""
+
+    def __init__(self, **given: Any) -> None:
+        nested = (option for option in self.options if option.kind == "normalizer")
+        parts = {option.name: normalizer(given.get(option.name, option.default)) for option in nested}
+        super().__init__(**(given | parts))
+        for name, part in parts.items():
+            setattr(self, name, part)
+        self.sums_to_one = all(part.sums_to_one for part in parts.values())  # type: ignore[misc]
+        self.continuous = all(part.continuous for part in parts.values())  # type: ignore[misc]
+        self._parts = tuple(parts)
+
+    def _validate(self, logits: Tensor, mask: Tensor | None) -> None:
+        super()._validate(logits, mask)
+        for name in self._parts:
+            try:
+                getattr(self, name)._validate(logits, None)
+            except AbbeError as error:
+                raise AbbeError(f"{self.name}: {error}") from None
+
+
+class Hybrid(Combination):
+    """mix A + (1 - mix) B, mix in [0, 1] fixed or learned per head.
+
+    Jacobian: the same mixture of the Jacobians. `lipschitz` is the mixture of the two constants, an upper bound.
+    As n grows: the mixture of the two behaviours, so a share of B always survives.
+    """
+
+    name = "hybrid"
+    meaning = "mixes two selection rules; high mix means a, low mix means b"
+    paper = "2508.17821 (called for there)"
+    example = "hybrid:a=softmax,b=topk:k=32,mix=0.5"
+    options = (
+        Option("a", "softmax", "first normalizer", "normalizer", shown=True),
+        Option("b", "sparsemax", "second normalizer", "normalizer", shown=True),
+        Option("mix", 0.5, "share of a", low=0, high=1, closed="both", shown=True),
+        *PER_HEAD,
+    )
+    learnable = ("mix",)
+    a: Normalizer
+    b: Normalizer
+
+    @property
+    def is_one_map(self) -> bool:
+        return False
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        raise TypeError("a hybrid is two maps")
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        if "mix" in self.learned or not (self.a.is_one_map and self.b.is_one_map):
+            return torch.lerp(self.b._weights(logits), self.a._weights(logits), self._value("mix", logits))
+        return blended_weights(self.a._map(logits), self.b._map(logits), logits, self._given["mix"])
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        mix = self._value("mix", logits).unsqueeze(-1)
+        return mix * self.a._jacobian(logits) + (1 - mix) * self.b._jacobian(logits)
+
+    def _lipschitz(self, keys: int) -> float:
+        first, second = self.a.lipschitz(keys), self.b.lipschitz(keys)
+        shares = self._learned("mix").value().flatten().tolist() if "mix" in self.learned else [self._given["mix"]]
+        return max(_mixed(share, first, second) for share in shares)
+
+
+def _mixed(share: float, first: float, second: float) -> float:
+    """share * first + (1 - share) * second, where a share of 0 cancels an infinite constant."""
+    return (share * first if share > 0 else 0.0) + ((1 - share) * second if share < 1 else 0.0)
+
+
+# The first parameter of their map is a factor of the logits, and no parameter depends on the size of the logits.
+_WITH_FACTOR = (Softmax, LearnedTemperature, ScalableSoftmax, LogNScaling, Sparsemax, Entmax, AdaptiveScalableEntmax)
+# Adding a constant to all logits changes nothing.
+_LEVEL_FREE = (*_WITH_FACTOR, AdaptiveTemperature, NormSoftmax, TopK, TopP, Threshold, ClippedSoftmax, ElasticSoftmax)
+
+
+class Scaled(Combination):
+    """A(exp(t) l) for any normalizer A, t within (-ln 100, ln 100), fixed or learned per head.
+
+    Jacobian e^t times that of A at exp(t) l. Lipschitz constant e^t times that of A, with the largest t; an upper bound
+    if that of A is one, or if both differ between heads. As n grows it behaves as A does: t does not depend on n.
+    Where A depends on the level of its logits, a product beyond the largest number counts as that number.
+    """
+
+    name = "scaled"
+    meaning = "another normalizer at its own temperature; high t means sharp weights, low t means flat ones"
+    paper = "2111.09883 (for softmax)"
+    example = "scaled:of=topk:k=32,t=0.5"
+    options = (
+        Option("of", "softmax", "the normalizer", "normalizer", shown=True),
+        Option("t", 0.0, "log of the scale", low=-math.log(100), high=math.log(100), shown=True),
+        *PER_HEAD,
+    )
+    learnable = ("t",)
+    of: Normalizer
+
+    @property
+    def is_one_map(self) -> bool:
+        return isinstance(self.of, (*_WITH_FACTOR, LearnedSink)) or (isinstance(self.of, Scaled) and self.of.is_one_map)
+
+    def _scale(self, logits: Tensor) -> Tensor:
+        return torch.exp(self._value("t", logits))
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        """The logits for A, relative to their top if A allows it: a product of large numbers would be rounded.
+
+        -inf stays -inf, and adds no 0 * inf to the gradient of the scale; a finite logit stays finite.
+        """
+        level = _is_level_free(self.of)
+        visible, top = visible_and_top(logits) if level else (visible_keys(logits), torch.zeros_like(logits[..., :1]))
+        z = torch.where(visible, logits - top, 0.0)
+        # Not `clamp`, which would hide NaN and +inf from the gradient.
+        z = torch.where(torch.isneginf(z) & torch.isfinite(top), lowest(logits), z)
+        scaled = self._scale(logits) * z
+        bounded = torch.where(torch.isfinite(z), scaled.clamp(lowest(logits), -lowest(logits)), scaled)
+        return torch.where(visible, bounded, NEG_INF)
+
+    def _map(self, logits: Tensor) -> tuple[RowMap, Tensor]:
+        if not self.is_one_map:
+            raise TypeError(f"{self.of} has no factor of the logits: scale the logits instead")
+        which, params = self.of._map(logits)
+        scale = self._scale(logits)
+        factor, *rest = torch.broadcast_tensors(scale, *params.split(1, -1))[1:]  # type: ignore[no-untyped-call]
+        return which, torch.cat([scale * factor, *rest], -1)
+
+    def _weights(self, logits: Tensor) -> Tensor:
+        if self.is_one_map:
+            return super()._weights(logits)
+        return self.of._weights(self._scaled(logits))
+
+    def _jacobian(self, logits: Tensor) -> Tensor:
+        return self._scale(logits).unsqueeze(-1) * self.of._jacobian(self._scaled(logits))
+
+    def _lipschitz(self, keys: int) -> float:
+        return math.exp(self._largest("t")) * self.of.lipschitz(keys)
+
+
+def _is_level_free(normalizer: Normalizer) -> bool:
+    if isinstance(normalizer, Hybrid):
+        return _is_level_free(normalizer.a) and _is_level_free(normalizer.b)
+    return _is_level_free(normalizer.of) if isinstance(normalizer, Scaled) else isinstance(normalizer, _LEVEL_FREE)
+
 
 CLASSES: tuple[type[Normalizer], ...] = (
     Softmax,

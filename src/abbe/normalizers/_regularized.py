@@ -12,17 +12,8 @@ from .._errors import AbbeError
 from ._base import Normalizer
 from ._entmax import entmax_map, log1p_ratio
 from ._options import PER_HEAD, Option
-from ._row_map import (
-    NEG_INF,
-    RowMap,
-    below_top,
-    diagonal_minus_outer,
-    finish,
-    inside_transform,
-    row_map,
-    row_weights,
-    visible_and_top,
-)
+from ._row_map import RowMap, inside_transform, row_map, row_weights
+from ._rows import NEG_INF, below_top, diagonal_minus_outer, finish, visible_and_top
 from ._softmax import SOFTMAX
 
 __all__ = ["budget_weights", "entmax_weights", "normmax_weights"]
@@ -327,7 +318,6 @@ class Budget(Normalizer):
     aliases = ("k-subsets", "budget-sparsemax")
     meaning = "a soft subset of given size, no key above 1; high budget means many keys, 1 is sparsemax"
     paper = "2402.13725"
-    example = "budget:budget=2"
     options = (Option("budget", 2.0, "sum of the weights", low=0, shown=True),)
     usual = (2, 4, 8, 16, 32)
     sums_to_one = False
@@ -402,7 +392,6 @@ class Normmax(Normalizer):
     name = "normmax"
     meaning = "flat weights on the support; high alpha means nearly equal weights, low alpha means one key"
     paper = "1901.02324, 2402.13725"
-    example = "normmax:alpha=2"
     options = (Option("alpha", 2.0, "order of the norm", low=1, shown=True), *PER_HEAD)
     usual = (1.25, 1.5, 2, 3, 5)
     learnable = ("alpha",)
@@ -424,11 +413,5 @@ class Normmax(Normalizer):
     def _lipschitz(self, keys: int) -> float:
         # With q = sqrt(b), J = c M M^T and M^T = (I - q (w/q)^T) diag q. The first factor is an oblique projection, its
         # norm |q| |w/q|: |J| <= c sum w^(1 - beta) sum w^(1 + beta) max b <= n^beta / beta for beta = alpha - 1 <= 1.
-        values = self._number("alpha")
-        return max(_norm_bound(alpha - 1, keys) for alpha in (values if isinstance(values, tuple) else (values,)))
-
-
-def _norm_bound(beta: float, keys: int) -> float:
-    if keys == 1:
-        return 0.0
-    return math.inf if beta > 1 else keys**beta / beta
+        betas = [alpha - 1 for alpha in self._numbers("alpha")]
+        return max(math.inf if beta > 1 else keys**beta / beta for beta in betas)

@@ -1,4 +1,4 @@
-"""Row-wise maps: the torch reference, and a fused forward and backward for large float32 rows on a CPU.
+"""Row-wise maps and blends of two: the torch reference, and fused passes for large float32 rows on a CPU.
 
 The reference is the specification: plain differentiable torch operations on any device and dtype. The fused kernels
 (`_kernels`) hold float32 rows in cache. Derivatives beyond the first go through the reference.
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from .._kernels.switch import KernelsBrokenError, load, usable_for
-from .._kernels.threads import over_rows
+from .._kernels.calls import KernelsBrokenError, load, loading, over_rows, usable_for
+from ._rows import visible_keys
 
 __all__ = ["fused", "inside_transform", "kernels_from"]
 
@@ -140,21 +140,6 @@ def _second_order(ctx: Any, *tangents: Tensor | None) -> tuple[Tensor | None, ..
     return of_grad, of_logits, None, of_params, None, None
 
 
-class RowWeights(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, logits: Tensor, params: Tensor, name: str) -> Tensor:
-        weights = run_forward(logits, params, name)
-        _save_forward(ctx, (logits, params, name), weights)
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        logits, params, weights = ctx.saved_tensors
-        with_params = ctx.needs_input_grad[1]
-        grads = RowGradients.apply(grad, logits, weights, params, ctx.name, with_params)  # type: ignore[no-untyped-call]
-        return grads[0], grads[1] if with_params else None, None
-
-
 class RowGradients(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -165,6 +150,28 @@ class RowGradients(torch.autograd.Function):
         return grads
 
     backward = staticmethod(_second_order)
+
+
+def _first_order(gradients: Callable[..., Any]) -> Callable[..., tuple[Tensor | None, ...]]:
+    """The backward pass that calls `gradients`, either function or operator."""
+
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, params, weights = ctx.saved_tensors
+        with_params = ctx.needs_input_grad[1]
+        grad_logits, grad_params = gradients(grad, logits, weights, params, ctx.name, with_params)
+        return grad_logits, grad_params if with_params else None, None
+
+    return backward
+
+
+class RowWeights(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, params: Tensor, name: str) -> Tensor:
+        weights = run_forward(logits, params, name)
+        _save_forward(ctx, (logits, params, name), weights)
+        return weights
+
+    backward = staticmethod(_first_order(RowGradients.apply))
 
 
 # The same as custom operators, which torch.compile keeps as calls in its graph.
@@ -185,14 +192,7 @@ def _(
     return grad_logits, torch.empty_like(params, memory_format=torch.contiguous_format)
 
 
-def _op_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    logits, params, weights = ctx.saved_tensors
-    with_params = ctx.needs_input_grad[1]
-    grad_logits, grad_params = _row_gradients_op(grad, logits, weights, params, ctx.name, with_params)
-    return grad_logits, grad_params if with_params else None, None
-
-
-row_weights_op.register_autograd(_op_backward, setup_context=_save_forward)
+row_weights_op.register_autograd(_first_order(_row_gradients_op), setup_context=_save_forward)
 _row_gradients_op.register_autograd(_second_order, setup_context=_save_backward)
 
 
@@ -276,63 +276,81 @@ def fused(logits: Tensor) -> bool:
     return torch.compiler.is_compiling() or logits.numel() >= min(FUSED_FROM, _fused_from.get() or FUSED_FROM)
 
 
-NEG_INF = float("-inf")
+def blended_weights(
+    first: tuple[RowMap, Tensor], second: tuple[RowMap, Tensor], logits: Tensor, share: float
+) -> Tensor:
+    """share * first + (1 - share) * second, each a map with its parameters."""
+    (a, params_a), (b, params_b) = first, second
+    if a.forward and b.forward and fused(logits) and not torch.compiler.is_compiling():
+        blend: Tensor = _Blend.apply(logits, params_a, params_b, a, b, share)  # type: ignore[no-untyped-call]
+        return blend
+    return torch.lerp(row_weights(b, logits, params_b), row_weights(a, logits, params_a), share)
 
 
-def visible_keys(logits: Tensor) -> Tensor:
-    """True at visible keys. NaN counts as visible: it must not vanish as if it were masked."""
-    return logits != NEG_INF
+class _Blend(torch.autograd.Function):
+    """Two maps of the same logits, mixed: their gradients are linear, so they are mixed too, in place."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, logits: Tensor, params_a: Tensor, params_b: Tensor, a: RowMap, b: RowMap, share: float
+    ) -> Tensor:
+        keep = any(ctx.needs_input_grad)
+        rows, mixed = as_rows(logits), torch.empty_like(as_rows(logits))
+        # If no gradient is needed, the kernel gets empty arrays and does not keep the weights of both maps.
+        weights_a, weights_b = (torch.empty_like(rows if keep else rows[:0]) for _ in "ab")
+        params = [params_of_rows(params, logits) for params in (params_a, params_b)]
+        try:
+            kernel = _blend_kernel("forward", a, b)
+            over_rows(kernel, len(rows), rows, *params, rows.new_tensor([share]), weights_a, weights_b, mixed)
+        except KernelsBrokenError:
+            weights_a = as_rows(run_forward(logits, params_a, a.name))
+            weights_b = as_rows(run_forward(logits, params_b, b.name))
+            mixed = torch.lerp(weights_b, weights_a, share)
+        ctx.maps, ctx.share = (a, b), share
+        if keep:
+            ctx.save_for_backward(logits, params_a, params_b, weights_a, weights_b)
+        return mixed.view(logits.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        logits, params_a, params_b, weights_a, weights_b = ctx.saved_tensors
+        (a, b), share, (_, wanted_a, wanted_b, *_) = ctx.maps, ctx.share, ctx.needs_input_grad
+        # The fused gradient is only to the logits, and cannot be differentiated again.
+        if not torch.is_grad_enabled() and not (wanted_a or wanted_b):
+            of_logits = _blended_gradient(grad, logits, params_a, params_b, weights_a, weights_b, a, b, share)
+            return of_logits, None, None, None, None, None
+        weights_a, weights_b = weights_a.view(logits.shape), weights_b.view(logits.shape)
+        of_a = RowGradients.apply(grad, logits, weights_a, params_a, a.name, wanted_a)  # type: ignore[no-untyped-call]
+        of_b = RowGradients.apply(grad, logits, weights_b, params_b, b.name, wanted_b)  # type: ignore[no-untyped-call]
+        grad_a, grad_b = (of_a[1] * share if wanted_a else None), (of_b[1] * (1 - share) if wanted_b else None)
+        return torch.lerp(of_b[0], of_a[0], share), grad_a, grad_b, None, None, None
 
 
-def visible_and_top(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Visible keys, and the largest logit of every row (0 without keys), shape (..., 1), without gradient."""
-    visible = visible_keys(logits)
-    return visible, torch.where(visible.any(-1, keepdim=True), logits.detach().amax(-1, keepdim=True), 0.0)
+def _blended_gradient(
+    grad: Tensor, logits: Tensor, params_a: Tensor, params_b: Tensor, weights_a: Tensor, weights_b: Tensor,
+    a: RowMap, b: RowMap, share: float,
+) -> Tensor:  # fmt: skip
+    """To the logits alone."""
+    rows = as_rows(logits)
+    params = [params_of_rows(params, logits) for params in (params_a, params_b)]
+    grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)
+    try:
+        over_rows(
+            _blend_kernel("backward", a, b), len(rows), as_rows(grad), rows, weights_a, weights_b, *params,
+            rows.new_tensor([share]), grad_logits, of_params,
+        )  # fmt: skip
+    except KernelsBrokenError:
+        of_a, _ = reference_gradients(a, grad, logits, params_a)
+        of_b, _ = reference_gradients(b, grad, logits, params_b)
+        return torch.lerp(of_b, of_a, share)
+    return grad_logits.view(logits.shape)
 
 
-def below_top(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """logits - top, 0 at absent keys; then the visible keys and the top.
-
-    A gap beyond the largest number counts as that number: a weight of 0 times infinity would be NaN in gradients.
-    """
-    visible, top = visible_and_top(logits)
-    return torch.where(visible, (logits - top).clamp(min=lowest(logits)), 0.0), visible, top
-
-
-def lowest(logits: Tensor) -> float:
-    """The most negative finite number of the dtype."""
-    return torch.finfo(logits.dtype).min
-
-
-def finish(weights: Tensor, logits: Tensor, params: Tensor, visible: Tensor, top: Tensor) -> Tensor:
-    """Zeros at absent keys; NaN throughout a row that holds NaN or +inf, in the weights and in all derivatives.
-
-    Such a row becomes its logits and parameters times NaN, as a constant NaN would have a gradient of 0. The factor
-    stands outside of `where`: inside, it would multiply the 0 that `where` sends back to the other rows into NaN.
-    """
-    # The largest logit is NaN or +inf if any is.
-    sound = torch.isfinite(top)
-    kept = torch.where(sound, torch.where(visible, weights, 0.0), logits)
-    factor = torch.where(sound, 1.0, params.sum(-1, keepdim=True)) * torch.where(sound, 1.0, float("nan"))
-    return kept * factor
-
-
-def masked_softmax(scores: Tensor, kept: Tensor) -> Tensor:
-    """Softmax over the kept keys, zeros elsewhere; a row that keeps none is all zeros, with zero gradients."""
-    some = kept.any(-1, keepdim=True)
-    # A row of -inf alone would give NaN, also in its gradient: it keeps its scores, and is zeroed below.
-    weights = torch.softmax(torch.where(kept | ~some, scores, NEG_INF), -1)
-    return torch.where(kept, weights, 0.0)
-
-
-def diagonal_minus_outer(diagonal: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """diag(d) - left right^T for every row, shape (..., L, L)."""
-    return torch.diag_embed(diagonal) - left.unsqueeze(-1) * right.unsqueeze(-2)
-
-
-def softmax_jacobian(weights: Tensor, scale: Tensor | float = 1.0) -> Tensor:
-    """scale (diag w - w w^T); also correct if the weights sum to less than 1 because of a sink."""
-    return diagonal_minus_outer(scale * weights, scale * weights, weights)
+def _blend_kernel(which: Literal["forward", "backward"], a: RowMap, b: RowMap) -> Callable[..., None]:
+    parts = a.kernel(which), b.kernel(which)
+    with loading():
+        blend: Callable[..., None] = kernel_named("rows", which)(*parts)  # type: ignore[assignment]
+    return blend
 
 
 def row_counts(logits: Tensor) -> Tensor:

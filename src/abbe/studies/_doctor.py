@@ -20,7 +20,7 @@ from packaging.version import Version
 
 from .. import models
 from .._errors import AbbeError
-from .._kernels import switch
+from .._kernels import calls
 from ..normalizers import normalizer
 from ..words.finding import Answer
 
@@ -144,8 +144,8 @@ def _package(requirement: Requirement) -> Found:
 
 def _kernels() -> Found:
     """They compile, and agree with the float64 reference."""
-    if not switch.switched_on():
-        return "warning", f"{switch.VARIABLE}=off", f"unset {switch.VARIABLE}: it is slower"
+    if not calls.switched_on():
+        return "warning", f"{calls.VARIABLE}=off", f"unset {calls.VARIABLE}: it is slower"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return "broken", "NUMBA_DISABLE_JIT is set", "unset it: it is hundreds of times slower"
     logits = torch.randn(_ROWS, _KEYS, generator=torch.Generator().manual_seed(0))
@@ -153,11 +153,11 @@ def _kernels() -> Found:
         warnings.simplefilter("always")
         maps = {spec: normalizer(spec) for spec in _SPECS}
         errors = {spec: float((x(logits) - x(logits.double())).abs().max()) for spec, x in maps.items()}
-    if not switch.usable():
+    if not calls.usable():
         why = next((str(one.message) for one in caught if one.category is RuntimeWarning), "they could not be compiled")
         return "broken", why.partition(" (")[0], "set NUMBA_CACHE_DIR to an empty folder of yours"
     if wrong := [spec for spec, error in errors.items() if not error <= _CLOSE]:
-        advice = f"set {switch.VARIABLE}=off, and report it with the versions of numba and llvmlite"
+        advice = f"set {calls.VARIABLE}=off, and report it with the versions of numba and llvmlite"
         return "broken", f"wrong weights of {', '.join(wrong)}", advice
     return "ok", f"compiled; largest error {max(errors.values()):.0e}", ""
 

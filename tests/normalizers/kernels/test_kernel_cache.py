@@ -13,7 +13,7 @@ from normalizer_cases import CASES, slow
 from safetensors.torch import load_file
 
 import abbe
-from abbe._kernels import switch
+from abbe._kernels import calls as switch
 
 # Weights and gradients at the lengths where two copies of a helper used to round differently.
 _BITS = """
@@ -127,7 +127,7 @@ def test_a_switch_that_is_neither_on_nor_off() -> None:
 
 BREAKS = {
     "nowhere to keep them": "import numba.core.caching as c; c.CacheImpl._locator_classes = []",
-    "no compiler": "import abbe._kernels.switch, sys; sys.modules['numba'] = None; "
+    "no compiler": "import abbe._kernels.calls, sys; sys.modules['numba'] = None; "
     "[sys.modules.pop(name) for name in list(sys.modules) if name.startswith('abbe._kernels.vector')]",
     "a compiler that fails": "import abbe._kernels.compiled as e; e.entry = lambda *a: 1 / 0",
 }

@@ -404,10 +404,10 @@ def log_weight_slope(d: Any, beta: Any, s: Any) -> Any:
 
 @sum_over_keys(BLOCK, within=inlined)
 def alpha_terms(j: int, weights: Row, grad: Row, beta: Any, s: Any, mean: Any) -> Any:
-    w = weights[j]
+    w, g = weights[j], grad[j]
     inside = w > TINY
     slope = log_weight_slope(log(w) - s if inside else ZERO, beta, s)
-    return w * slope * (grad[j] - mean) if inside else w * ZERO  # as in support_weights
+    return w * slope * (g - mean) if inside else w * ZERO  # as in support_weights
 
 
 @kernel

@@ -25,8 +25,8 @@ _BY_VALUE = 14  # steps by value come first; steps by bit pattern then end withi
 @sum_over_keys(LONG_BLOCK, sums=2, rounded=False)
 def above(j: int, row: Row, mass: Row, cut: Any) -> Any:
     """Mass and number of the keys above the cut."""
-    kept = row[j] > cut
-    return mass[j] if kept else ZERO, ONE if kept else ZERO
+    kept, m = row[j] > cut, mass[j]
+    return m if kept else ZERO, ONE if kept else ZERO
 
 
 @kernel

@@ -222,8 +222,8 @@ def clipped_forward(row: Any, top: Any, params: Any, out: Any) -> None:
 @sum_over_keys(LONG_BLOCK)
 def dot_where_between(j: int, a: Row, b: Row, w: Row) -> Any:
     """sum of a b over the keys with 0 < w < 1."""
-    between = ZERO < w[j] < ONE
-    return a[j] * (b[j] if between else ZERO)
+    between, x = ZERO < w[j] < ONE, b[j]
+    return a[j] * (x if between else ZERO)
 
 
 @backward_rows()
@@ -248,7 +248,8 @@ def elastic_forward(row: Any, top: Any, params: Any, out: Any) -> None:
 @sum_over_keys(LONG_BLOCK, sums=2, within=inlined)
 def kept_sums(j: int, grad: Row, weights: Row, p: Row) -> Any:
     """sums of p grad and of grad over the keys with a weight."""
-    passed = grad[j] if weights[j] > ZERO else ZERO
+    g = grad[j]
+    passed = g if weights[j] > ZERO else ZERO
     return p[j] * passed, passed
 
 

@@ -1,17 +1,26 @@
-"""Split rows over threads, as many as torch uses, and if possible over torch's own.
+"""Calls of the compiled kernels: whether they are used at all, and rows split over threads.
 
-After its last task a thread of torch's OpenMP team keeps spinning for some milliseconds, on a core that threads of ours
-would need. So the rows go to that same team (GNU OpenMP, as in torch's Linux builds), through the entry point that
-compilers use. Elsewhere, and in a forked child, a small pool does the work. numba's parallel loops would abort the
-process when two Python threads enter them at once, and bring a second OpenMP runtime.
+On, switched off by ABBE_KERNELS=off, or given up because they do not work. Every kernel has a torch reference with the
+same signature, so only speed depends on them. Failures come from outside: a numba that cannot be imported or cannot
+compile, a damaged cache of compiled code, no writable folder for that cache. The first failure gives one warning; from
+then on the references are used.
+
+There are as many threads as torch uses, and if possible they are torch's own. After its last task a thread of torch's
+OpenMP team keeps spinning for some milliseconds, on a core that threads of ours would need. So the rows go to that same
+team (GNU OpenMP, as in torch's Linux builds), through the entry point that compilers use. Elsewhere, and in a forked
+child, a small pool does the work. numba's parallel loops would abort the process when two Python threads enter them at
+once, and bring a second OpenMP runtime.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -19,7 +28,82 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .switch import load, loading
+from .._errors import AbbeError
+
+VARIABLE = "ABBE_KERNELS"
+
+
+class KernelsBrokenError(Exception):
+    """Kernels do not work here; the warning was given, and the caller uses the reference."""
+
+
+def _setting() -> bool:
+    setting = os.environ.get(VARIABLE, "on").strip().lower()
+    if setting not in ("on", "off"):
+        raise AbbeError(f"{VARIABLE} must be on or off, got {setting!r}")
+    return setting == "on"
+
+
+_on = _setting()
+_broken = False
+
+
+def usable() -> bool:
+    """Whether the kernels are switched on and have not failed so far."""
+    return _on and not _broken
+
+
+def usable_for(*tensors: Tensor) -> bool:
+    """Whether kernels can take these tensors: all on the CPU, other devices use the references."""
+    for tensor in tensors:  # a plain loop: torch.compile traces it
+        if tensor.device.type != "cpu":
+            return False
+    return usable()
+
+
+def switched_on() -> bool:
+    return _on
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Around all that imports, compiles or loads kernels: any failure becomes a KernelsBrokenError."""
+    try:
+        yield
+    except KernelsBrokenError:
+        raise
+    except Exception as error:
+        _give_up(error)
+        raise KernelsBrokenError from error
+
+
+def load(module: str, name: str) -> Any:
+    with loading():
+        return getattr(importlib.import_module(module), name)
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of an error's message: compilers write many."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+def _give_up(error: Exception) -> None:
+    global _broken
+    if _broken:
+        return
+    _broken = True
+    reason = reason_of(error)
+    advice = (
+        "set NUMBA_CACHE_DIR to a folder that you may write to"
+        if "cannot cache function" in reason or isinstance(error, PermissionError)
+        else "`abbe doctor` looks for the cause; an empty folder as NUMBA_CACHE_DIR avoids damaged files"
+    )
+    warnings.warn(
+        f"abbe continues without its compiled kernels, more slowly: {reason} ({advice}; {VARIABLE}=off silences this)",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
 
 _SHARE = 1 << 14  # numbers of the first tensor per share, at least
 _SHARES = 4  # per thread, so that a thread that is held up leaves the rest to the others
