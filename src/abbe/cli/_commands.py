@@ -16,7 +16,7 @@ from .._declared import Declared, described, described_function
 from .._errors import AbbeError
 from .._lazy import need
 from ._options import RESUMES, as_command, check_drawing, check_file, current
-from ._shown import open_in_browser, print_json, print_table, show_result
+from ._shown import open_in_browser, print_json, print_result, show_result
 from ._watch import watch
 from .study import LEFT_OUT
 
@@ -50,19 +50,19 @@ def export(
     """
     need("abbe export", "models")
     from .. import models
-    from ..models import gguf_error, read_export
 
     if gguf is not None and gguf.suffix != ".gguf":
         raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file made by llama.cpp from the exported folder")
     current.if_stopped = _NOTHING_LEFT
-    written = read_export(out) if gguf is not None and gguf.is_file() else models.export(model, plan, out, text=text)
+    made = gguf is not None and gguf.is_file()  # of the folder that an earlier call wrote
+    written = models.read_export(out) if made else models.export(model, plan, out, text=text)
     facts = dict(written.facts)
     lines = [
         "a plain checkpoint: it runs without abbe" if written.plain else "needs abbe: vLLM and llama.cpp cannot run it",
         f"outputs differ from those of the swapped model by {written.error:.1e} of their standard deviation",
     ]
     if gguf is not None:
-        facts["gguf"] = gguf_error(written, gguf, text)
+        facts["gguf"] = models.gguf_error(written, gguf, text)
         lines.append(f"{gguf} differs from the folder by {facts['gguf']:.1e} of that")
     if as_json:
         print_json(facts)
@@ -88,33 +88,25 @@ def pull(name: str, *, as_json: bool = False, quiet: bool = False) -> None:
     """
     need("abbe pull", "models")
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from .. import models
-    from ..models import pulled_facts
     from ..studies import watching
 
     current.if_stopped = _NOTHING_LEFT
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    in_lines = not quiet and not console.is_terminal
-    with (
-        Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar,
-        watching(in_lines) as watch,
-    ):
-        task = bar.add_task(name, total=None)
+    console = Console(stderr=True, quiet=quiet)
+    with console.status(name) as spinner, watching(not quiet and not console.is_terminal) as watch:
 
         def show(step: str) -> None:
-            bar.update(task, description=step)
+            spinner.update(step)
+            watch.say(step)
             watch.part = step  # repeated in a line per minute
-            if in_lines:
-                typer.echo(step, err=True)
 
         folder = models.pull(name, show)
+    facts = models.pulled_facts(name)
     if as_json:
-        print_json({"name": name, "folder": str(folder), **pulled_facts(name)})
+        print_json({"name": name, "folder": str(folder), **facts})
     else:
-        typer.echo(folder if quiet else f"{name}: {pulled_facts(name)['what']}\nin {folder}")
+        typer.echo(folder if quiet else f"{name}: {facts['what']}\nin {folder}")
 
 
 def verify(
@@ -165,11 +157,9 @@ def verify(
     elif quiet:
         typer.echo(verdicts.summary)
     else:
-        print_table(views.terminal(verdicts))
-    if not quiet:
-        for path in (html, figures_folder):
-            if path is not None:
-                typer.echo(f"wrote {path}", err=True)
+        print_result(verdicts)
+    for path in () if quiet else filter(None, (html, figures_folder)):
+        typer.echo(f"wrote {path}", err=True)
     if html is not None and opened:
         open_in_browser(html)
     raise typer.Exit(0 if all(verdict.expected for verdict in verdicts) else 1)
@@ -184,10 +174,9 @@ def _list_statements(as_json: bool) -> None:
         print_json({"statements": shown})
         return
     for statement in catalogue():
-        elsewhere = statement.source.partition("; ")[2]
-        typer.echo(
-            f"{statement.name:28} {statement.status:14} {statement.text}" + (f" ({elsewhere})" if elsewhere else "")
-        )
+        _, _, elsewhere = statement.source.partition("; ")
+        where = f" ({elsewhere})" if elsewhere else ""
+        typer.echo(f"{statement.name:28} {statement.status:14} {statement.text}{where}")
 
 
 def normalizers(
@@ -223,9 +212,11 @@ def normalizers(
         lines = [info.name for info in infos] + [",".join(f"{x:.6g}" for x in trial.weights) for trial in trials]
         typer.echo("\n".join(lines))
     else:
+        from rich.console import Console
+
         from ._normalizers import normalizers_table, trials_table
 
-        print_table(trials_table(trials) if specs else normalizers_table(infos))
+        Console().print(trials_table(trials) if specs else normalizers_table(infos))
 
 
 def doctor(*, as_json: bool = False, quiet: bool = False) -> None:
@@ -248,12 +239,8 @@ def doctor(*, as_json: bool = False, quiet: bool = False) -> None:
     failed = any(check.failed for check in checks)
     if as_json:
         print_json({"fine": not failed, "checks": [asdict(check) for check in checks]})
-    else:
-        from ..views import terminal
-
-        listed = [check for check in checks if check.failed or check.state == "warning"] if quiet else checks
-        if listed:
-            print_table(terminal(studies.Checks(listed)))
+    elif listed := [check for check in checks if not quiet or check.failed or check.state == "warning"]:
+        print_result(studies.Checks(listed))
     raise typer.Exit(1 if failed else 0)
 
 
@@ -279,14 +266,10 @@ def cost(*, shape: str | None = None, as_json: bool = False, quiet: bool = False
     if shape is not None:
         settings["model"] = _sizes(shape)
     result = studies.cost(**settings, progress=not quiet)
-    if as_json:
-        typer.echo(result.to_json())
-    elif quiet:
-        typer.echo(str(result))
+    if as_json or quiet:
+        typer.echo(result.to_json() if as_json else result)
     else:
-        from ..views import terminal
-
-        print_table(terminal(result))
+        print_result(result)
 
 
 def _sizes(shape: str) -> dict[str, int]:
@@ -320,7 +303,8 @@ def merge(
 
     current.if_stopped = RESUMES
     result = merge_folder(folder, progress=not quiet)
-    show_result(result, folder, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
+    page = folder / result.page
+    show_result(result, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
 
 
 # The study whose options a command also has.

@@ -157,7 +157,11 @@ def _parsed(option: Option, value: Any) -> Any:
     if value == "none" and ("None" in text or "Sequence" in text):
         return None if "None" in text else ()
     if "Sequence[int]" in text or "Sequence[float]" in text:
-        return _numbers(name, value, int if "Sequence[int]" in text else float)
+        kind = int if "Sequence[int]" in text else float
+        try:
+            return [kind(part) for part in value.split(",")]
+        except ValueError:
+            raise AbbeError(f"{name} is {value!r}, but must be numbers separated by commas, such as 64,256") from None
     if "Sequence[" in text and "," in value:  # of words, or of numbers and words; a single one may be "all"
         return [part.strip() for part in value.split(",")]
     if re.fullmatch(r"int \| str( \| None)?", text) and value != "all":
@@ -166,13 +170,6 @@ def _parsed(option: Option, value: Any) -> Any:
         except ValueError:
             raise AbbeError(f"{name} is {value!r}, but must be a whole number, or all") from None
     return value
-
-
-def _numbers(option: str, value: str, kind: Callable[[str], float]) -> list[float]:
-    try:
-        return [kind(part) for part in value.split(",")]
-    except ValueError:
-        raise AbbeError(f"{option} is {value!r}, but must be numbers separated by commas, such as 64,256") from None
 
 
 # -- Before a long run ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from .._errors import AbbeError
 from .._files import write_whole
 from .._lazy import need
 from ._options import check_drawing, check_file, current
-from ._shown import open_in_browser, show_paths
+from ._shown import open_in_browser, show_result
 
 if TYPE_CHECKING:
     from ..training import StepsFile, Training
@@ -46,23 +46,20 @@ def watch(
     check_drawing("abbe watch", figures_folder, opened)
     if out is not None:
         check_file("--out", out)
-    from .. import views
+    from ..training import STEPS, StepsFile, Training
 
-    page = out or folder / "watch.html"
-    training = _follow(folder, page, opened, quiet) if follow else _read(folder)
-    if training is None:  # stopped before the first step
-        return
-    if not follow:
+    page, steps = out or folder / Training.page, StepsFile(folder / STEPS)
+    if follow:
+        training = _follow(steps, page, opened, quiet)
+    elif not folder.is_dir():
+        raise AbbeError(f"there is no folder {folder}: name the folder of abbe.Monitor, or wait with --follow")
+    elif not (training := _opened(steps)).records:
+        raise AbbeError(f"there are no steps in {folder} yet: wait for the first with --follow")
+    else:
         _write(training, page)
-    lines = [f"page: {page}"]
-    if figures_folder is not None:
-        views.figures(training, figures_folder)
-        lines.insert(0, f"figures: {figures_folder}")
-    if as_json:
-        typer.echo(training.to_json())
-    show_paths(page, views.terminal(training), lines, as_json, quiet)
-    if opened and not follow:
-        open_in_browser(page)
+    if training is not None:  # else stopped before the first step
+        shown = opened and not follow
+        show_result(training, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=shown)
 
 
 def _write(training: Training, page: Path, reload: int | None = None) -> None:
@@ -71,47 +68,35 @@ def _write(training: Training, page: Path, reload: int | None = None) -> None:
     write_whole(page, views.page(training.view(reload)), durable=False)
 
 
-def _read(folder: Path) -> Training:
-    """The run, with at least one step; else one line says what the folder is."""
-    if not folder.is_dir():
-        raise AbbeError(f"there is no folder {folder}: name the folder of abbe.Monitor, or wait with --follow")
-    training = _opened(folder, _steps(folder))
-    if not training.records:
-        raise AbbeError(f"there are no steps in {folder} yet: wait for the first with --follow")
-    return training
-
-
-def _steps(folder: Path) -> StepsFile:
-    from ..training import STEPS, StepsFile
-
-    return StepsFile(folder / STEPS)
-
-
-def _opened(folder: Path, steps: StepsFile) -> Training:
-    """The run of a monitor so far; a folder of another study is refused by name."""
+def _opened(steps: StepsFile) -> Training:
+    """The run of a monitor so far, perhaps without a step; a folder of another study is refused by name."""
     from ..results import read_manifest
     from ..training import Training
 
+    folder = steps.path.parent
     manifest, _ = read_manifest(folder)
     if manifest.get("study") != Training.study:
         raise AbbeError(f"{folder} is a folder of `abbe {manifest['study']}`: abbe watch shows folders of abbe.Monitor")
     return Training(steps.read(), manifest)
 
 
-def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | None:
+def _follow(steps: StepsFile, page: Path, opened: bool, quiet: bool) -> Training | None:
     """Write the page whenever there are new steps, until Ctrl-C; then once more, without reloading."""
-    steps = _steps(folder)
+    from ..results import MANIFEST
+
+    folder = steps.path.parent
     current.if_stopped = "the page stays as it is"
     training: Training | None = None
     written, printed = 0, 0
-    if _size(folder, steps) is not None:
-        _opened(folder, steps)  # do not wait for a folder of another study
+    if (folder / MANIFEST).is_file():
+        _opened(steps)  # do not wait for a folder of another study
     _say(f"following {folder}: press Ctrl-C to stop", quiet)
     try:
         while True:
             begun = time.monotonic()
-            size = _size(folder, steps)
-            if size and size != written and (latest := _opened(folder, steps)).records:
+            there = (folder / MANIFEST).is_file() and steps.path.is_file()
+            size = steps.path.stat().st_size if there else 0
+            if size and size != written and (latest := _opened(steps)).records:
                 _write(latest, page, _RELOAD)
                 if training is None:
                     _say(f"page: {page}", quiet)
@@ -127,18 +112,9 @@ def _follow(folder: Path, page: Path, opened: bool, quiet: bool) -> Training | N
         pass
     finally:  # also when the program is ended by a signal
         if training is not None:
-            training = _opened(folder, steps)
+            training = _opened(steps)
             _write(training, page)
     return training
-
-
-def _size(folder: Path, steps: StepsFile) -> int | None:
-    """Bytes of the steps so far; None as long as there is no run."""
-    from ..results import MANIFEST
-
-    if not (folder / MANIFEST).is_file():
-        return None
-    return steps.path.stat().st_size if steps.path.is_file() else 0
 
 
 def _say(line: str, quiet: bool) -> None:

@@ -62,13 +62,16 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
             raise AbbeError(f"a shard makes no page and no figures: give {option} to abbe merge instead")
         with ExitStack() as stack:
             share = _engine(stack, shard, engine, address, actors, values)
-            result = _function(called)(**values, folder=folder, progress=not quiet)
+            from .. import studies as public  # torch is loaded here
+
+            result = getattr(public, called.function)(**values, folder=folder, progress=not quiet)
         if share is not None:
             if as_json:
                 print_json({"shard": shard, "made": share.made, "total": share.total, "missing": share.missing})
             typer.echo(share, err=as_json)
             return
-        show_result(result, folder, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
+        page = folder / result.page
+        show_result(result, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
 
     name = f"{study.command.replace(' ', '-')}{'-MODEL' if 'model' in defaults else ''}"
     absent = (*(() if study.function == "report" else (_EACH,)), *(() if study.shared else _SHARING))
@@ -82,28 +85,17 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
     return command, about.examples
 
 
-def _function(study: Declared) -> Callable[..., Any]:
-    """The study, by its public name if it is one of abbe's."""
-    from .. import studies as public  # torch is loaded here
-
-    function: Callable[..., Any] = getattr(public, study.function, None) or study.load(study.function)
-    return function
-
-
 def _default_folder(study: Declared, given: Mapping[str, Any]) -> Path:
-    """Such as abbe-report-smollm2; `named_by` is an option whose value, or name, is part of it."""
+    """Such as abbe-report-smollm2; `named_by` is an option whose value, or name, is part of it, too."""
     value = given.get(study.named_by) or ""
     ending = study.named_by if value is True else str(value)
     if Path(ending).is_absolute() or ending.startswith(("./", "../")):
         ending = Path(ending).name  # another model: its name without folders, as for the first
     ending = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)
-    return folder_for(study.command, given.get("model"), ending)
-
-
-def folder_for(command: str, model: str | None, ending: str = "") -> Path:
-    """The default folder of a run, such as abbe-report-smollm2."""
-    name = "" if model is None else re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
-    return Path("-".join(part for part in ("abbe", command.replace(" ", "-"), name, ending) if part))
+    model, name = given.get("model"), ""
+    if model is not None:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
+    return Path("-".join(part for part in ("abbe", study.command.replace(" ", "-"), name, ending) if part))
 
 
 def _engine(

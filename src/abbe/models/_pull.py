@@ -112,11 +112,11 @@ def _fill(recipe: _Recipe, work: Path, target: Path, step: Step) -> None:
         return
     step("converting 4-bit GGUF to safetensors")
     network, tokenizer = read_gguf(gguf, torch.float32)
-    theta = network.config.rope_parameters["rope_theta"]  # type: ignore[union-attr, index]
+    theta = network.config.rope_parameters["rope_theta"]
     if theta != recipe.facts["rope_theta"]:
         raise AbbeError(f"the conversion lost the rope theta: it is {theta}, expected {recipe.facts['rope_theta']}")
     step("writing the folder")
-    network.save_pretrained(target)  # type: ignore[operator]
+    network.save_pretrained(target)
     tokenizer.model_max_length = recipe.facts["context"]
     tokenizer.save_pretrained(target)
 

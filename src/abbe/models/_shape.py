@@ -20,7 +20,10 @@ from ._load import LoadedModel
 from ._load.sources import Kind, choose, one_line, quiet
 from ._network import longest_input, setting
 
-_REQUIRED, _OPTIONAL = ("layers", "heads", "width", "mlp", "vocabulary"), ("kv_heads", "head_width")  # of a shape
+# The sizes of a shape as LlamaConfig names them.
+_REQUIRED = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "width": "hidden_size"}
+_REQUIRED |= {"mlp": "intermediate_size", "vocabulary": "vocab_size"}
+_SIZES = _REQUIRED | {"kv_heads": "num_key_value_heads", "head_width": "head_dim"}
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,8 @@ def llama_configuration(shape: Mapping[str, Any]) -> Any:
         >>> abbe.models.llama_configuration(sizes).head_dim
         16
     """
-    if unknown := sorted(set(map(str, shape)) - {*_REQUIRED, *_OPTIONAL}):
-        raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join((*_REQUIRED, *_OPTIONAL))}")
+    if unknown := sorted(set(map(str, shape)) - set(_SIZES)):
+        raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join(_SIZES)}")
     if missing := [name for name in _REQUIRED if name not in shape]:
         raise AbbeError(f"shape lacks {', '.join(missing)}: give for example layers=32,heads=32,width=4096,...")
     size = {name: whole(name, value, least=1) for name, value in shape.items()}
@@ -140,16 +143,10 @@ def llama_configuration(shape: Mapping[str, Any]) -> Any:
         raise AbbeError(f"shape has {heads} heads, which {kv_heads} kv_heads do not divide")
     if "head_width" not in size and size["width"] % heads:
         raise AbbeError(f"shape has width {size['width']}, which {heads} heads do not divide: give head_width")
+    named = {_SIZES[name]: value for name, value in size.items()}
+    # Rotary positions take no memory, so any length can be estimated.
     return import_module("transformers").LlamaConfig(
-        num_hidden_layers=size["layers"],
-        num_attention_heads=heads,
-        num_key_value_heads=kv_heads,
-        hidden_size=size["width"],
-        head_dim=size.get("head_width", size["width"] // heads),
-        intermediate_size=size["mlp"],
-        vocab_size=size["vocabulary"],
-        max_position_embeddings=1 << 20,  # rotary positions take no memory, so any length can be estimated
-        tie_word_embeddings=False,
+        **named, max_position_embeddings=1 << 20, tie_word_embeddings=False
     )
 
 
@@ -170,10 +167,10 @@ def built(config: Any, *, name: str, hollow: bool = False) -> LoadedModel:
         >>> round(sum(one.numel() for one in model.network.parameters()) / 1e9)
         71
     """
-    choice = choose(config, name)
+    auto, kind = choose(config, name)
     place = torch.device("meta" if hollow else "cpu")
     with quiet(), one_line(f"cannot build a network like {name}"), place, torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        network: Any = getattr(import_module("transformers"), choice.auto).from_config(config)
+        network: Any = getattr(import_module("transformers"), auto).from_config(config)
         network.eval().requires_grad_(False)
-    return LoadedModel(name, network, None, choice.kind, longest_input(config, network), "", name)
+    return LoadedModel(name, network, None, kind, longest_input(config, network), "", name)

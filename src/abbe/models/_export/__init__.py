@@ -175,13 +175,13 @@ def export(
         raise AbbeError(f"the model is in {network.dtype}, too coarse to check an export: load it in float32")
     what = as_swapped(plan)
     planned = Plan(network, what)
-    choice = choose(network.config, loaded.name, saved=type(network).__name__)
+    auto, _ = choose(network.config, loaded.name, saved=type(network).__name__)
     factors = scales(planned)
     if factors is not None and not any(bool((one != 1).any()) for one in factors.values()):
         raise AbbeError("the plan changes nothing: every head keeps softmax at temperature 1")
     content = text if isinstance(text, Text) else read_text(text)
     with evaluating(network), quiet():
-        job = job_on(loaded, content) | {"auto": choice.auto, "without_abbe": factors is not None}
+        job = job_on(loaded, content) | {"auto": auto, "without_abbe": factors is not None}
         changes = None if factors is None else fold(network, factors, inputs_of(network, job))
         failure = f"{type(network).__name__} cannot generate for the check"
         with in_dtype(network, job["dtype"]), Swap(network, what), one_line(failure):
