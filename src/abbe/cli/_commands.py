@@ -1,24 +1,28 @@
-"""Commands that are not studies: models and their files, theory, normalizers, machines.
+"""Commands that are not studies: models and their files, theory, normalizers, machines, training runs.
 
 Like those of studies they are made from signatures and docstrings; what comes before the `*` is an argument.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .._declared import Declared, described, described_function
 from .._errors import AbbeError
+from .._files import write_whole
 from .._lazy import need
 from ._options import RESUMES, as_command, check_drawing, check_file, current
 from ._shown import open_in_browser, print_json, print_result, show_result
-from ._watch import watch
 from .study import LEFT_OUT
+
+if TYPE_CHECKING:
+    from ..training import StepsFile, Training
 
 _NOTHING_LEFT = "nothing was left behind, the same command starts again"
 
@@ -305,6 +309,111 @@ def merge(
     result = merge_folder(folder, progress=not quiet)
     page = folder / result.page
     show_result(result, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
+
+
+_LOOK = 3.0  # seconds from one look at the run folder to the next
+_RELOAD = 5  # seconds after which a followed page reloads itself
+_SHARE, _LONGEST = 5, 60.0  # a slow page is written less often: the core belongs to the training run
+
+
+def watch(
+    folder: Path, *, follow: bool = False, out: Path | None = None, figures_folder: Path | None = None,
+    opened: bool = False, as_json: bool = False, quiet: bool = False,
+) -> None:  # fmt: skip
+    """Show a training run recorded by abbe.Monitor: curves of all heads, the map of heads by step, alerts.
+
+    Args:
+        folder: folder of abbe.Monitor(folder=...); with Trainer, OUTPUT_DIR/abbe.
+        follow: keep the page up to date while training continues, until Ctrl-C; waits for the first step.
+        out: file for the page; by default watch.html in the run folder.
+        as_json: print answer, last values, alerts, losses and manifest as JSON.
+        quiet: no table; only the path of the page.
+
+    Commands:
+        abbe watch run --open
+        abbe watch run --follow
+        abbe watch run --json --out watch.html
+    """
+    need("abbe watch", "all")
+    if follow and as_json:
+        raise AbbeError("--json prints one object and --follow continues until Ctrl-C: give one of them")
+    check_drawing("abbe watch", figures_folder, opened)
+    if out is not None:
+        check_file("--out", out)
+    from ..training import STEPS, StepsFile, Training
+
+    page, steps = out or folder / Training.page, StepsFile(folder / STEPS)
+    if follow:
+        training = _follow(steps, page, opened, quiet)
+    elif not folder.is_dir():
+        raise AbbeError(f"there is no folder {folder}: name the folder of abbe.Monitor, or wait with --follow")
+    elif not (training := _opened(steps)).records:
+        raise AbbeError(f"there are no steps in {folder} yet: wait for the first with --follow")
+    else:
+        _write(training, page)
+    if training is not None:  # else stopped before the first step
+        shown = opened and not follow
+        show_result(training, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=shown)
+
+
+def _write(training: Training, page: Path, reload: int | None = None) -> None:
+    from .. import views
+
+    write_whole(page, views.page(training.view(reload)), durable=False)
+
+
+def _opened(steps: StepsFile) -> Training:
+    """The run of a monitor so far, perhaps without a step; a folder of another study is refused by name."""
+    from ..results import read_manifest
+    from ..training import Training
+
+    folder = steps.path.parent
+    manifest, _ = read_manifest(folder)
+    if manifest.get("study") != Training.study:
+        raise AbbeError(f"{folder} is a folder of `abbe {manifest['study']}`: abbe watch shows folders of abbe.Monitor")
+    return Training(steps.read(), manifest)
+
+
+def _follow(steps: StepsFile, page: Path, opened: bool, quiet: bool) -> Training | None:
+    """Write the page whenever there are new steps, until Ctrl-C; then once more, without reloading."""
+    from ..results import MANIFEST
+
+    folder = steps.path.parent
+    current.if_stopped = "the page stays as it is"
+    training: Training | None = None
+    written, printed = 0, 0
+    if (folder / MANIFEST).is_file():
+        _opened(steps)  # do not wait for a folder of another study
+    _say(f"following {folder}: press Ctrl-C to stop", quiet)
+    try:
+        while True:
+            begun = time.monotonic()
+            there = (folder / MANIFEST).is_file() and steps.path.is_file()
+            size = steps.path.stat().st_size if there else 0
+            if size and size != written and (latest := _opened(steps)).records:
+                _write(latest, page, _RELOAD)
+                if training is None:
+                    _say(f"page: {page}", quiet)
+                    if opened:
+                        open_in_browser(page)
+                training, written = latest, size
+                for event in training.events(since=printed):
+                    detail = f" ({event.numbers})" if event.numbers else ""
+                    _say(f"step {event.alert['step']:,}: {event.rule.event} in {event.where}{detail}", quiet)
+                    printed += 1
+            time.sleep(min(max(_LOOK, _SHARE * (time.monotonic() - begun)), _LONGEST))
+    except KeyboardInterrupt:
+        pass
+    finally:  # also when the program is ended by a signal
+        if training is not None:
+            training = _opened(steps)
+            _write(training, page)
+    return training
+
+
+def _say(line: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(line, err=True)
 
 
 # The study whose options a command also has.

@@ -1,6 +1,6 @@
 # The public names and their types: `abbe._lazy` reads them, and imports each name on first use.
+# None names its extra: `abbe doctor` asks some of them without it.
 
-# needs models
 from ._export import (
     Export as Export,
     export as export,
@@ -15,7 +15,9 @@ from ._listening import (
 )
 from ._load import (
     LoadedModel as LoadedModel,
+    built as built,
     configuration as configuration,
+    llama_configuration as llama_configuration,
     load as load,
     wrap as wrap,
 )
@@ -39,9 +41,11 @@ from ._load.sources import (
     pulled_folder as pulled_folder,
 )
 from ._network import (
+    Shape as Shape,
     evaluating as evaluating,
     input_device as input_device,
     logits_in_pieces as logits_in_pieces,
+    shape_of as shape_of,
     unwrapped as unwrapped,
 )
 from ._plan import (
@@ -56,12 +60,6 @@ from ._session.call import AttentionCall as AttentionCall
 from ._session.selfcheck import (
     checked_logits as checked_logits,
     self_check_tolerance as self_check_tolerance,
-)
-from ._shape import (
-    Shape as Shape,
-    built as built,
-    llama_configuration as llama_configuration,
-    shape_of as shape_of,
 )
 from ._swap import (
     Swap as Swap,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import metadata
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .._errors import AbbeError
 from .._files import write_whole
 from .._tensors import checksum
 from ..normalizers import Normalizer, normalizer, parse_spec
+from ._load.sources import one_line
 from ._network import checked_network, place_of, setting
 from ._session.call import is_causal
 from ._session.modules import attention_modules
@@ -191,7 +192,9 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
         for layer, named in matches(pattern, layers).items():
             heads = tuple(head for head in named if head in free[layer])
             if heads:
-                groups[layer].append(HeadGroup(pattern, heads, _normalizer(wanted, heads, layer)))
+                made = for_heads(wanted, len(heads)).to(layer.device) if isinstance(wanted, str) else normalizer(wanted)
+                check_fits(made, heads, layer)
+                groups[layer].append(HeadGroup(pattern, heads, made))
                 free[layer].difference_update(heads)
                 used = True
         if not used and pattern != EVERY:
@@ -200,12 +203,6 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
         if free[layer]:
             groups[layer].append(HeadGroup("", tuple(sorted(free[layer])), None))
     return {layer: tuple(groups[layer]) for layer in layers}
-
-
-def _normalizer(wanted: str | Normalizer, heads: Sequence[int], layer: Layer) -> Normalizer:
-    chosen = normalizer(wanted) if not isinstance(wanted, str) else for_heads(wanted, len(heads)).to(layer.device)
-    check_fits(chosen, heads, layer)
-    return chosen
 
 
 def for_heads(spec: str, heads: int) -> Normalizer:
@@ -377,7 +374,7 @@ def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) ->
         for layer, groups in groups_of.items()
     ]
     facts: dict[str, Any] = {
-        "format": _FORMAT, "abbe": installed_version("abbe"), "model": model, "layers": layers,
+        "format": _FORMAT, "abbe": import_module("abbe").__version__, "model": model, "layers": layers,
         "specs": [one.initial_spec for one in shared],
     }  # fmt: skip
     tensors = {
@@ -418,13 +415,6 @@ def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:
     return groups_of
 
 
-def installed_version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # run from its sources
-        return "unknown"
-
-
 def _check_spec(one: Normalizer) -> None:
     """Refuse a normalizer that its spec does not create, since the file holds specs."""
     try:
@@ -440,18 +430,13 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     if not Path(path).is_file():
         raise AbbeError(f"there is no file {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:
-        raise AbbeError(f"{path} is not a safetensors file: {error}") from None
+    with one_line(f"{path} is not a safetensors file"), safe_open(path, framework="pt") as file:
+        text = (file.metadata() or {}).get(_KEY)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if text is None:
         raise AbbeError(f"{path} was not written by Swap.save: it does not say which normalizers it holds")
-    try:
+    with one_line(f"{path} is damaged: its metadata is not JSON"):
         facts = json.loads(text)
-    except (ValueError, RecursionError):
-        raise AbbeError(f"{path} is damaged: its metadata is not JSON") from None
     _check(path, isinstance(facts, dict), "its metadata is not a JSON object")
     if facts.get("format") != _FORMAT:
         raise AbbeError(f"{path} was written by abbe {facts.get('abbe')}, in a format that this abbe cannot read")

@@ -46,11 +46,10 @@ class _Recipe(NamedTuple):
     @property
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""
-        main = next(iter(self.sha256))
+        main, sha256 = next(iter(self.sha256.items()))
         single = f"{self.inside}/{main}" if len(self.sha256) == 1 else self.inside
         source = f"PyPI wheel {self.package}=={self.version}, {single}"
-        wheel = {"package": self.package, "version": self.version, "sha256": self.sha256[main]}
-        return self.facts | {"source": source} | wheel
+        return self.facts | {"source": source, "package": self.package, "version": self.version, "sha256": sha256}
 
 
 RECIPES = {

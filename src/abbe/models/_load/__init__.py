@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..._arguments import whole
 from ..._errors import AbbeError
 from ..._tensors import stored_bytes
 from .._network import dtype_name, input_device, instead_of, longest_input, place_of, quantised_by, setting, unwrapped
@@ -262,6 +263,74 @@ def configuration(model: str | os.PathLike[str]) -> Any:
     with quiet():
         folder = source(name, fetch=False).folder
         return read_config(folder.parent if folder.name == "config.json" else folder)
+
+
+# The sizes of a shape as LlamaConfig names them.
+_REQUIRED = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "width": "hidden_size"}
+_REQUIRED |= {"mlp": "intermediate_size", "vocabulary": "vocab_size"}
+_SIZES = _REQUIRED | {"kv_heads": "num_key_value_heads", "head_width": "head_dim"}
+
+
+def llama_configuration(shape: Mapping[str, Any]) -> Any:
+    """The configuration of a Llama with these sizes.
+
+    Args:
+        shape: layers, heads, width, mlp, vocabulary, and if they differ kv_heads and head_width; all >= 1.
+
+    Returns:
+        A LlamaConfig.
+
+    Raises:
+        AbbeError: a size is missing, unknown, or does not divide another.
+
+    Examples:
+        >>> sizes = {"layers": 2, "heads": 4, "width": 64, "mlp": 128, "vocabulary": 100}
+        >>> abbe.models.llama_configuration(sizes).head_dim
+        16
+    """
+    from transformers import LlamaConfig
+
+    if unknown := sorted(set(map(str, shape)) - set(_SIZES)):
+        raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join(_SIZES)}")
+    if missing := [name for name in _REQUIRED if name not in shape]:
+        raise AbbeError(f"shape lacks {', '.join(missing)}: give for example layers=32,heads=32,width=4096,...")
+    size = {name: whole(name, value, least=1) for name, value in shape.items()}
+    heads, kv_heads = size["heads"], size.get("kv_heads", size["heads"])
+    if heads % kv_heads:
+        raise AbbeError(f"shape has {heads} heads, which {kv_heads} kv_heads do not divide")
+    if "head_width" not in size and size["width"] % heads:
+        raise AbbeError(f"shape has width {size['width']}, which {heads} heads do not divide: give head_width")
+    named: dict[str, Any] = {_SIZES[name]: value for name, value in size.items()}
+    # Rotary positions take no memory, so any length can be estimated.
+    return LlamaConfig(**named, max_position_embeddings=1 << 20, tie_word_embeddings=False)
+
+
+def built(config: Any, *, name: str, hollow: bool = False) -> LoadedModel:
+    """The network of a configuration with random weights and without a tokenizer.
+
+    Args:
+        config: of transformers.
+        name: shown in tables.
+        hollow: on the meta device: shapes, but no memory for the weights.
+
+    Returns:
+        The network.
+
+    Examples:
+        >>> sizes = {"layers": 80, "heads": 64, "kv_heads": 8, "width": 8192, "mlp": 28672, "vocabulary": 128256}
+        >>> model = abbe.models.built(abbe.models.llama_configuration(sizes), name="70B", hollow=True)
+        >>> round(sum(one.numel() for one in model.network.parameters()) / 1e9)
+        71
+    """
+    import transformers
+
+    auto, kind = choose(config, name)
+    place = torch.device("meta" if hollow else "cpu")
+    with quiet(), one_line(f"cannot build a network like {name}"), place, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network: Any = getattr(transformers, auto).from_config(config)
+        network.eval().requires_grad_(False)
+    return LoadedModel(name, network, None, kind, longest_input(config, network), "", name)
 
 
 def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:

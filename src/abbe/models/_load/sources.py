@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from ..._errors import AbbeError
 
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
@@ -47,9 +49,6 @@ def one_line(what: str) -> Iterator[None]:
 
 def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 
 def choose(config: Any, where: str | Path, saved: str | None = None) -> tuple[str, Kind]:
