@@ -391,23 +391,18 @@ def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:
     facts, tensors = _read(path)
     _check_facts(path, facts)
     _check_layers(path, facts, layers, model)
-    stored, specs = dict(zip(layers, facts["layers"], strict=True)), facts["specs"]
-    for layer, described in stored.items():
-        _check_groups(path, described["groups"], layer, len(specs))
+    specs = facts["specs"]
     for name, tensor in tensors.items():
         known = name.partition(".")[0] in map(str, range(len(specs)))
         _check(path, known, f"its tensor {name!r} belongs to none of its {len(specs)} normalizers")
-        _check(
-            path, tensor.is_floating_point(), f"its tensor {name!r} holds {tensor.dtype}, not floating-point numbers"
-        )
+        holds = f"its tensor {name!r} holds {tensor.dtype}, not floating-point numbers"
+        _check(path, tensor.is_floating_point(), holds)
     normalizers = [_loaded(path, number, spec, tensors) for number, spec in enumerate(specs)]
     groups_of: Groups = {}
-    for layer, described in stored.items():
-        for group in described["groups"]:
-            chosen = None if group["normalizer"] is None else normalizers[group["normalizer"]].to(layer.device)
-            if chosen is not None:
-                check_fits(chosen, group["heads"], layer)
-            groups_of[layer] = *groups_of.get(layer, ()), HeadGroup(group["pattern"], tuple(group["heads"]), chosen)
+    for layer, stored in zip(layers, facts["layers"], strict=True):
+        groups_of[layer] = tuple(_group(path, group, layer, normalizers) for group in stored["groups"])
+        heads = sorted(head for group in groups_of[layer] for head in group.heads)
+        _check(path, heads == list(range(layer.heads)), f"it does not name every head of {layer.path} once")
     # Last, so that a more precise error comes first; files of older versions have no checksum.
     summed = {key: value for key, value in facts.items() if key != _SUM}
     intact = _SUM not in facts or facts[_SUM] == checksum(tensors, summed)
@@ -484,19 +479,19 @@ def _check_facts(path: str, facts: dict[str, Any]) -> None:
         _check(path, _all_are(layer.get("groups"), dict), f"the groups of its layer {number} are not a list of objects")
 
 
-def _check_groups(path: str, groups: list[dict[str, Any]], layer: Layer, specs: int) -> None:
-    """Refuse a layer whose groups do not name every head once, or name normalizers that the file does not hold."""
-    named: list[int] = []
-    for group in groups:
-        _check(path, isinstance(group.get("pattern"), str), f"a group of {layer.path} has no pattern")
-        heads, which = group.get("heads"), group.get("normalizer", -1)
-        there = _all_are(heads, int) and heads and all(is_whole(head) and 0 <= head < layer.heads for head in heads)
-        wanted = f"whole numbers from 0 to {layer.heads - 1}"
-        _check(path, bool(there), f"heads of {layer.path} are {heads!r}, but must be {wanted}")
-        known = which is None or (is_whole(which) and 0 <= which < specs)
-        _check(path, known, f"{layer.path} has normalizer {which!r}, of {specs} that the file holds")
-        named += heads or []
-    _check(path, sorted(named) == list(range(layer.heads)), f"it does not name every head of {layer.path} once")
+def _group(path: str, stored: Any, layer: Layer, normalizers: Sequence[Normalizer]) -> HeadGroup:
+    """A group of the file; refused if it names heads that the layer lacks, or a normalizer that the file lacks."""
+    pattern, heads, which = stored.get("pattern"), stored.get("heads"), stored.get("normalizer", -1)
+    _check(path, isinstance(pattern, str), f"a group of {layer.path} has no pattern")
+    there = _all_are(heads, int) and heads and all(is_whole(head) and 0 <= head < layer.heads for head in heads)
+    wanted = f"whole numbers from 0 to {layer.heads - 1}"
+    _check(path, bool(there), f"heads of {layer.path} are {heads!r}, but must be {wanted}")
+    known = which is None or (is_whole(which) and 0 <= which < len(normalizers))
+    _check(path, known, f"{layer.path} has normalizer {which!r}, of {len(normalizers)} that the file holds")
+    chosen = None if which is None else normalizers[which].to(layer.device)
+    if chosen is not None:
+        check_fits(chosen, heads, layer)
+    return HeadGroup(pattern, tuple(heads), chosen)
 
 
 def _all_are(listed: object, kind: type) -> bool:
