@@ -403,6 +403,9 @@ def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:
         groups_of[layer] = tuple(_group(path, group, layer, normalizers) for group in stored["groups"])
         heads = sorted(head for group in groups_of[layer] for head in group.heads)
         _check(path, heads == list(range(layer.heads)), f"it does not name every head of {layer.path} once")
+        for group in groups_of[layer]:
+            if group.normalizer is not None:
+                check_fits(group.normalizer, group.heads, layer)
     # Last, so that a more precise error comes first; files of older versions have no checksum.
     summed = {key: value for key, value in facts.items() if key != _SUM}
     intact = _SUM not in facts or facts[_SUM] == checksum(tensors, summed)
@@ -488,10 +491,7 @@ def _group(path: str, stored: Any, layer: Layer, normalizers: Sequence[Normalize
     _check(path, bool(there), f"heads of {layer.path} are {heads!r}, but must be {wanted}")
     known = which is None or (is_whole(which) and 0 <= which < len(normalizers))
     _check(path, known, f"{layer.path} has normalizer {which!r}, of {len(normalizers)} that the file holds")
-    chosen = None if which is None else normalizers[which].to(layer.device)
-    if chosen is not None:
-        check_fits(chosen, heads, layer)
-    return HeadGroup(pattern, tuple(heads), chosen)
+    return HeadGroup(pattern, tuple(heads), None if which is None else normalizers[which].to(layer.device))
 
 
 def _all_are(listed: object, kind: type) -> bool:

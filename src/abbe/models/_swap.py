@@ -182,13 +182,13 @@ class Swap:
         if self._learning and not torch.compiler.is_compiling():
             self._say_if_frozen(raw)
         if self._listeners and trial is None:
-            _, call = self._session.reader.read(raw)
+            _, call = self._session.read(raw)
             for listener in self._listeners:
                 listener(call.for_measures(), partial(swapped_weights, call, groups))
         with kernels_from(KERNELS_FROM):
             output = swapped_attention(raw, groups)
         if trial is not None:
-            trial.see(*self._session.reader.read(raw), output)
+            trial.see(*self._session.read(raw), output)
         return output
 
     def _say_if_frozen(self, raw: RawCall) -> None:
