@@ -17,7 +17,7 @@ from .._declared import Declared, described, described_function
 from .._errors import AbbeError
 from .._files import write_whole
 from .._lazy import need
-from ._options import RESUMES, as_command, check_drawing, check_file, current
+from ._options import RESUMES, as_command, check_file, current
 from ._shown import open_in_browser, print_json, print_result, show_result
 from .study import LEFT_OUT
 
@@ -52,7 +52,6 @@ def export(
         abbe export smollm2 --plan part/tuned.safetensors --text book.txt --out lifted
         abbe export smollm2 --plan softmax:temperature=0.9 --out sharper --gguf sharper.gguf
     """
-    need("abbe export", "models")
     from .. import models
 
     if gguf is not None and gguf.suffix != ".gguf":
@@ -90,7 +89,6 @@ def pull(name: str, *, as_json: bool = False, quiet: bool = False) -> None:
         abbe pull smollm2
         abbe pull minilm --quiet
     """
-    need("abbe pull", "models")
     from rich.console import Console
 
     from .. import models
@@ -144,7 +142,6 @@ def verify(
     if html is not None:
         need("abbe verify --html", "report")
         check_file("--html", html)
-    check_drawing("abbe verify", figures_folder, opened)
     from .. import studies, views
     from ..bounds import catalogue
     from ..studies import watching
@@ -264,7 +261,6 @@ def cost(*, shape: str | None = None, as_json: bool = False, quiet: bool = False
         abbe cost --shape layers=80,heads=64,kv_heads=8,width=8192,mlp=28672,vocabulary=128256 --lengths 131072
             --dtype bfloat16 --flops 400e12 --bandwidth 3e12 --devices 8
     """
-    need("abbe cost", "models")
     from .. import studies
 
     if shape is not None:
@@ -301,8 +297,6 @@ def merge(
         abbe merge abbe-report-smollm2 --open
         abbe merge shared/run --json
     """
-    need("abbe merge", "models")
-    check_drawing("abbe merge", figures_folder, opened)
     from ..runs.study import merge as merge_folder
 
     current.if_stopped = RESUMES
@@ -334,10 +328,8 @@ def watch(
         abbe watch run --follow
         abbe watch run --json --out watch.html
     """
-    need("abbe watch", "all")
     if follow and as_json:
         raise AbbeError("--json prints one object and --follow continues until Ctrl-C: give one of them")
-    check_drawing("abbe watch", figures_folder, opened)
     if out is not None:
         check_file("--out", out)
     from ..training import STEPS, StepsFile, Training
@@ -416,6 +408,7 @@ def _say(line: str, quiet: bool) -> None:
         typer.echo(line, err=True)
 
 
+_EXTRAS = dict.fromkeys(("export", "pull", "cost", "merge"), "models") | {"watch": "all"}
 # The study whose options a command also has.
 _OF_STUDY = {"cost": Declared("cost", "Costs", "abbe.studies._cost", "cost", "models")}
 
@@ -428,5 +421,5 @@ def commands() -> dict[str, tuple[Callable[..., None], tuple[str, ...]]]:
         shared = described(_OF_STUDY[name]).options if name in _OF_STUDY else ()
         options = [*(option for option in shared if option.name not in LEFT_OUT), *about.options]
         arguments = ("model", "name", "names", "specs", "folder")
-        made[name] = as_command(run, name, about.text, options, arguments), about.examples
+        made[name] = as_command(run, name, _EXTRAS.get(name, ""), about.text, options, arguments), about.examples
     return made

@@ -94,18 +94,23 @@ Debug = Annotated[
 
 
 def as_command(
-    run: Callable[..., None], name: str, help: str, options: Sequence[Option], arguments: Collection[str]
+    run: Callable[..., None], typed: str, extra: str, help: str, options: Sequence[Option], arguments: Collection[str]
 ) -> Callable[..., None]:
-    """The function that typer sees; it calls `run` with what differs from the defaults, parsed."""
+    """The function that typer sees; it calls `run` with what differs from the defaults, parsed.
+
+    `typed` is the command as it is typed, `extra` of the package is what it needs.
+    """
     own = {option.name: option for option in options}
     parameters = [_parameter(option, option.name in arguments) for option in options]
     defaults = {parameter.name: parameter.default for parameter in parameters}
     parameters.append(_keyword("debug", Debug, False))
 
     def command(*, debug: bool, **given: Any) -> None:
+        need(f"abbe {typed}", extra)
+        _check_drawing(f"abbe {typed}", given.get("figures_folder"), given.get("opened", False))
         run(**{name: _parsed(own[name], value) for name, value in given.items() if value != defaults[name]})
 
-    command.__name__, command.__doc__ = name, help
+    command.__name__, command.__doc__ = typed.rpartition(" ")[2], help
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -183,7 +188,7 @@ def check_file(option: str, path: Path) -> None:
         raise AbbeError(f"{option} is {path}, but there is no folder {path.parent}: make it, or name another file")
 
 
-def check_drawing(command: str, figures: Path | None, opened: bool) -> None:
+def _check_drawing(command: str, figures: Path | None, opened: bool) -> None:
     """The packages for charts and pages are installed, and no file is in the way of the charts."""
     if figures is not None:
         need(f"{command} --figures", "report")

@@ -14,8 +14,7 @@ import typer
 
 from .._declared import Declared, described, described_function, studies
 from .._errors import AbbeError
-from .._lazy import need
-from ._options import RESUMES, as_command, check_drawing, current
+from ._options import RESUMES, as_command, current
 from ._shown import print_json, show_result
 
 RAY = "ray"
@@ -49,8 +48,6 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
             actors: number of actors; by default one per core, or per GPU with --device cuda.
         """
         current.if_stopped = RESUMES
-        need(f"abbe {study.command}", study.extra)
-        check_drawing(f"abbe {study.command}", figures_folder, opened)
         folder = out or _default_folder(study, defaults | values | ({"model": _EACH} if each else {}))
         called = study
         if each is not None:
@@ -81,8 +78,7 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
         if option.name not in absent
     ]
     help = " ".join(about.text.partition("\n\n")[0].split())
-    command = as_command(run, study.command.rpartition(" ")[2], help, [*own, *more], ("model", "other"))
-    return command, about.examples
+    return as_command(run, study.command, study.extra, help, [*own, *more], ("model", "other")), about.examples
 
 
 def _default_folder(study: Declared, given: Mapping[str, Any]) -> Path:

@@ -85,7 +85,11 @@ def read_text(source: PathLike | Sequence[PathLike] | None = None) -> Text:
         'It was a dark and stormy night.'
     """
     if source is None:
-        return _sample()
+        try:
+            content = resources.files("abbe").joinpath("embedded", "sample.txt").read_bytes()
+        except OSError as error:
+            raise AbbeError("the embedded sample is missing from this installation: name a text file") from error
+        return Text("embedded sample", _decode(content, "the embedded sample"))
     parts = [_read(one) for one in _sources(source)]
     return Text(" + ".join(part.name for part in parts), "\n".join(part.content for part in parts))
 
@@ -103,14 +107,6 @@ def _sources(source: object) -> list[PathLike]:
                 "an abbe.Text, or None for the embedded sample"
             )
     return sources
-
-
-def _sample() -> Text:
-    try:
-        content = resources.files("abbe").joinpath("embedded", "sample.txt").read_bytes()
-    except OSError as error:
-        raise AbbeError("the embedded sample is missing from this installation: name a text file instead") from error
-    return Text("embedded sample", _decode(content, "the embedded sample"))
 
 
 def _read(source: PathLike) -> Text:

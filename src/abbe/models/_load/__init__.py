@@ -24,7 +24,7 @@ from ..._tensors import stored_bytes
 from .._network import dtype_name, input_device, instead_of, longest_input, place_of, quantised_by, setting, unwrapped
 from .._session.call import causal_flag
 from .device import DeviceLike, DeviceMap, DtypeLike, Placement, check_room, placement
-from .folder import check_folder, check_size, check_tokenizer, numbers_of, read_config, weight_bytes, weight_headers
+from .folder import check_folder, check_size, numbers_of, read_config, read_tokenizer, weight_bytes, weight_headers
 from .gguf import gguf_folder, read_gguf, read_header
 from .sources import NAME, NAMES, Kind, Source, choose, one_line, quiet, source
 
@@ -362,7 +362,7 @@ def _from_folder(found: Source, placed: Placement) -> LoadedModel:
     if quantised and placed.device.type != "cpu":
         # Packed weights cannot be moved afterwards.
         placed = placement(None, placed.dtype, placed.device_map or {"": str(placed.device)})
-    tokenizer = _read_tokenizer(folder, config)
+    tokenizer = read_tokenizer(folder, config)
     network = _read_network(folder, config, auto, placed).eval().requires_grad_(False)
     return _described(name, network, tokenizer, kind, origin, about)
 
@@ -420,11 +420,3 @@ def _unused(network: Any, unexpected: Iterable[str]) -> list[str]:
     # Quantised checkpoints have scales, such as those of a cache, that not every package reads.
     modules = {name for name, _ in network.named_modules()}
     return [key for key in unused if key.rpartition(".")[0] not in modules]
-
-
-def _read_tokenizer(folder: Path, config: Any) -> Any:
-    from transformers import AutoTokenizer
-
-    check_tokenizer(folder, config)
-    with one_line(f"cannot read the tokenizer in {folder}"):
-        return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)

@@ -138,7 +138,17 @@ def _is_built_in(choice: Any) -> bool:
     return isinstance(choice, str) and (choice in _BUILT_IN or choice.startswith("abbe:"))
 
 
-def check_tokenizer(folder: Path, config: Any) -> None:
+def read_tokenizer(folder: Path, config: Any = None, **options: Any) -> Any:
+    """The tokenizer in a folder, by transformers, once its settings are checked."""
+    from transformers import AutoTokenizer
+
+    _check_tokenizer(folder, config)
+    with one_line(f"cannot read the tokenizer in {folder / options.get('gguf_file', '')}"):
+        options |= {} if config is None else {"config": config}
+        return AutoTokenizer.from_pretrained(folder, **options, trust_remote_code=False, local_files_only=True)
+
+
+def _check_tokenizer(folder: Path, config: Any) -> None:
     """Refuse tokenizer settings that load something other than a tokenizer, or read files elsewhere."""
     import transformers
 

@@ -25,7 +25,7 @@ import torch
 
 from ..._errors import AbbeError
 from ..._files import file_sha256
-from .folder import check_size, check_tokenizer
+from .folder import check_size, read_tokenizer
 from .sources import ABOUT, cache_folder, one_line
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
@@ -188,12 +188,10 @@ def _is_intact(folder: Path, facts: dict[str, Any]) -> bool:
 
 def _convert(path: Path, folder: Path) -> bool:
     """Write the model as transformers does; False if its tokenizer does not survive the round trip."""
-    from transformers import AutoTokenizer
-
     network, tokenizer = read_gguf(path, torch.float32)
     network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    again = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    again = read_tokenizer(folder)
     return bool(again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str())
 
 
@@ -240,13 +238,9 @@ def _check_blocks(path: Path, header: Header) -> None:
 def _tokenizer(path: Path, settings: Mapping[str, Any]) -> Any:
     """The tokenizer of the file, with a begin token if the file asks for one."""
     from tokenizers.processors import TemplateProcessing
-    from transformers import AutoTokenizer
 
-    check_tokenizer(path.parent, None)  # transformers reads the settings beside the file
     with redirect_stderr(io.StringIO()):
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(path.parent), gguf_file=path.name, trust_remote_code=False, local_files_only=True
-        )
+        tokenizer = read_tokenizer(path.parent, gguf_file=path.name)  # settings beside the file are read, too
     # As llama.cpp reads it: the file's setting, else yes for sentencepiece vocabularies only.
     setting = settings.get("tokenizer.ggml.add_bos_token")
     wanted = bool(setting) if setting is not None else settings.get("tokenizer.ggml.model") == "llama"
