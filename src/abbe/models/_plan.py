@@ -243,13 +243,11 @@ def _parts(whole: Normalizer) -> Iterable[Normalizer]:
 
 def as_module(groups_of: Groups) -> nn.ModuleDict:
     """All normalizers by the number of their layer, as the network holds them during the swap."""
-    return nn.ModuleDict(
-        {
-            str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])
-            for layer, groups in groups_of.items()
-            if any(group.normalizer is not None for group in groups)
-        }
-    )
+    lists = {
+        str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])
+        for layer, groups in groups_of.items()
+    }
+    return nn.ModuleDict({number: normalizers for number, normalizers in lists.items() if len(normalizers)})
 
 
 _HEADER = ("layers", "heads", "normalizer", "pattern")

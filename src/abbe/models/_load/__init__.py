@@ -101,6 +101,10 @@ class LoadedModel:
     about: str
     source: str
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's forward pass."""
+        return self.network(*args, **kwargs)
+
     @property
     def config(self) -> Any:
         """The network's settings, which packages read that take a transformers model, such as lm-eval."""
@@ -130,10 +134,6 @@ class LoadedModel:
         method = quantised_by(self.network)
         # Some packages show their packed weights with the dtype that they unpack them to.
         return "+".join(sorted(dtypes)) + (f" ({method})" if method else "")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's forward pass."""
-        return self.network(*args, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The network's `generate`: token ids that continue a text.

@@ -266,7 +266,8 @@ def save_as_plain(
     """
 
     def reduced(model: nn.Module, protocol: Any) -> Any:
-        with _silent(models), configs.removed(), _without_hooks(models[0]), _without(models[0], added):
+        parts = {name: part for name, part in models[0]._modules.items() if name != added}
+        with _silent(models), configs.removed(), _without_hooks(models[0]), changed([(models[0], "_modules", parts)]):
             # deepcopy treats everything in its memory as copied, so tensors are shared.
             plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
         return plain.__reduce_ex__(protocol)
@@ -301,7 +302,3 @@ def _without_hooks(network: nn.Module) -> AbstractContextManager[None]:
         (module, name, type(hooks)((key, hook) for key, hook in hooks.items() if key not in ours))
         for module, name, hooks in held
     )
-
-
-def _without(network: nn.Module, part: str | None) -> AbstractContextManager[None]:
-    return changed([(network, "_modules", {name: held for name, held in network._modules.items() if name != part})])
