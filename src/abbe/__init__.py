@@ -17,7 +17,4 @@ __getattr__, __dir__, __all__ = _on_first_use(__name__, __file__, _MODULES, _dec
 # Once both are imported, in any order, transformers accepts attn_implementation="abbe:entmax-1.5" and the like.
 _when_imported("transformers.modeling_utils", lambda: __getattr__("models").register_attention_names())
 # Exported folders that contain a plan have the model type "abbe".
-_when_imported(
-    "transformers.models.auto.configuration_auto",
-    lambda: _register_model_type(lambda: __getattr__("models").carried_config),
-)
+_when_imported("transformers.models.auto.configuration_auto", _register_model_type)

@@ -81,12 +81,11 @@ def _built_in() -> dict[str, Declared]:
     for room in _ROOMS:
         for path in sorted((_ROOT / room).rglob("*.py")):
             for match in _DECORATED.finditer(path.read_text("utf-8")):
-                function, options = match["function"], dict(_OPTION.findall(match["options"]))
-                module = ".".join(["abbe", *path.relative_to(_ROOT).with_suffix("").parts])
-                options = {"command": function, "extra": "models"} | options
+                function = match["function"]
+                options = {"command": function, "extra": "models"} | dict(_OPTION.findall(match["options"]))
                 shared = options.pop("shared", "yes") == "yes"
-                options.pop("page", None)
-                module = module.removesuffix(".__init__")
+                options.pop("page", None)  # of the decorator alone
+                module = ".".join(["abbe", *path.relative_to(_ROOT).with_suffix("").parts]).removesuffix(".__init__")
                 found[function] = Declared(function, match["result"], module, **options, shared=shared)
     return found
 
@@ -108,23 +107,16 @@ def described(study: Declared) -> Described:
     # What stands below the function is not parsed: that would take most of the time of `abbe --help`.
     above = re.compile(rf".*?^def {study.function}\(.*?(?=^[@\w#]|\Z)", re.DOTALL | re.MULTILINE).match(_source(study))
     tree = ast.parse(above[0] if above else "")
-    constants = {
-        target.id: node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    assigned = (node for node in tree.body if isinstance(node, ast.Assign))
+    constants = {target.id: node.value for node in assigned for target in node.targets if isinstance(target, ast.Name)}
     function = next(x for x in ast.walk(tree) if isinstance(x, ast.FunctionDef) and x.name == study.function)
-    arguments = function.args
-    pairs = [
-        *zip(arguments.args[::-1], arguments.defaults[::-1], strict=False),  # defaults belong to the last ones
-        *((x, default) for x, default in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if default),
-    ]
-    defaults = {argument.arg: _value(default, constants) for argument, default in pairs}
+    given = function.args
+    without = [None] * (len(given.args) - len(given.defaults))  # defaults belong to the last ones
     parameters = [
-        (x.arg, ast.unparse(x.annotation) if x.annotation else "", defaults.get(x.arg, ...))
-        for x in (*arguments.args, *arguments.kwonlyargs)
+        (x.arg, ast.unparse(x.annotation) if x.annotation else "", _value(default, constants))
+        for x, default in zip(
+            [*given.args, *given.kwonlyargs], [*without, *given.defaults, *given.kw_defaults], strict=True
+        )
     ]
     return _described(ast.get_docstring(function) or "", parameters)
 
@@ -154,11 +146,10 @@ def _source(study: Declared) -> str:
     return (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8")
 
 
-def _value(node: ast.expr, constants: dict[str, ast.expr]) -> Any:
-    """A default: a literal, or the name of a constant of the same module."""
-    if isinstance(node, ast.Name) and node.id in constants:
-        node = constants[node.id]
-    return ast.literal_eval(node)
+def _value(node: ast.expr | None, constants: dict[str, ast.expr]) -> Any:
+    """A default: a literal, or the name of a constant of the same module; `...` without one."""
+    named = constants.get(node.id, node) if isinstance(node, ast.Name) else node
+    return ... if named is None else ast.literal_eval(named)
 
 
 def _lines(doc: str, section: str) -> list[str]:

@@ -60,21 +60,18 @@ def write_whole(path: Path, content: bytes | str, durable: bool = True) -> None:
 
 
 def write_json(
-    path: Path,
-    content: Mapping[str, Any],
-    *,
-    run: str = "",
-    part: str = "",
-    files: Sequence[str] = (),
-    durable: bool = True,
+    path: Path, content: Mapping[str, Any], *, run: str = "", part: str = "", files: Sequence[str] = ()
 ) -> None:
-    """Write an object with its checksum, and with the hashes of `files` in the same folder."""
+    """Write an object with its checksum, and with the hashes of `files` in the same folder.
+
+    A part of a run need not survive a power failure: it is made again.
+    """
     block: dict[str, Any] = {key: name for key, name in (("run", run), ("part", part)) if name}
     if files:
         block["files"] = {name: sha256(read_bytes(path.parent / name)) for name in files}
     plain = json.loads(json.dumps(content))  # with keys as text, as it will be read
     sealed = plain | {CHECKED: block | {"sha256": _sum_of(plain, block)}}
-    write_whole(path, json.dumps(sealed, indent=1) + "\n", durable)
+    write_whole(path, json.dumps(sealed, indent=1) + "\n", durable=not part)
 
 
 def read_bytes(path: Path) -> bytes:

@@ -47,11 +47,8 @@ class _Watcher(MetaPathFinder):
         self._then()
 
 
-def register_model_type(reader: Callable[[], Callable[..., Any]]) -> None:
-    """Let transformers' AutoConfig read folders of MODEL_TYPE; reader() gives the function from settings to config.
-
-    It is called when the first such folder is read: loading just a tokenizer does not wait for torch.
-    """
+def register_model_type() -> None:
+    """Let transformers' AutoConfig read folders of MODEL_TYPE."""
 
     class Carried:
         """Stands in for a config class of transformers."""
@@ -60,7 +57,8 @@ def register_model_type(reader: Callable[[], Callable[..., Any]]) -> None:
 
         @classmethod
         def from_dict(cls, settings: dict[str, Any], **options: Any) -> Any:
-            return reader()(settings, **options)
+            # Imported for the first such folder: loading just a tokenizer does not wait for torch.
+            return importlib.import_module("abbe.models").carried_config(settings, **options)
 
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     auto.CONFIG_MAPPING.register(MODEL_TYPE, Carried, exist_ok=True)

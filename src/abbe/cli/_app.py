@@ -35,7 +35,8 @@ class OneLineGroup(TyperGroup):
     """The commands of abbe; an error that typer would show in a box becomes a line on standard error."""
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        run = partial(super().main, *args, **extra | {"standalone_mode": False})
+        # Named as it is typed, however the program was started.
+        run = partial(super().main, *args, **extra | {"standalone_mode": False, "prog_name": "abbe"})
         if not extra.get("standalone_mode", True):
             return run()
         try:
@@ -93,14 +94,6 @@ _add_commands()
 def _line(error: Any) -> str:
     text = " ".join(str(error.format_message()).split()).removesuffix(".")
     text = text[:1].lower() + text[1:]
+    command = error.ctx.command_path if getattr(error, "ctx", None) is not None else "abbe"
     # A question is already a suggestion.
-    return f"abbe: {text}" if text.endswith("?") else f"abbe: {text}; see {_typed(error)} --help"
-
-
-def _typed(error: Any) -> str:
-    """As it is typed, however the program was started."""
-    names, context = [], getattr(error, "ctx", None)
-    while context is not None and context.parent is not None:
-        names.append(context.info_name)
-        context = context.parent
-    return " ".join(["abbe", *reversed(names)])
+    return f"abbe: {text}" if text.endswith("?") else f"abbe: {text}; see {command} --help"

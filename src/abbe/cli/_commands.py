@@ -1,24 +1,28 @@
-"""Commands that are not studies: models and their files, theory, normalizers, machines.
+"""Commands that are not studies: models and their files, theory, normalizers, machines, training runs.
 
 Like those of studies they are made from signatures and docstrings; what comes before the `*` is an argument.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from .._declared import Declared, described, described_function
 from .._errors import AbbeError
+from .._files import write_whole
 from .._lazy import need
-from ._options import RESUMES, as_command, check_drawing, check_file, current
-from ._shown import open_in_browser, print_json, print_table, show_result
-from ._watch import watch
+from ._options import RESUMES, as_command, check_file, current
+from ._shown import open_in_browser, print_json, print_result, show_result
 from .study import LEFT_OUT
+
+if TYPE_CHECKING:
+    from ..training import StepsFile, Training
 
 _NOTHING_LEFT = "nothing was left behind, the same command starts again"
 
@@ -48,21 +52,20 @@ def export(
         abbe export smollm2 --plan part/tuned.safetensors --text book.txt --out lifted
         abbe export smollm2 --plan softmax:temperature=0.9 --out sharper --gguf sharper.gguf
     """
-    need("abbe export", "models")
     from .. import models
-    from ..models import gguf_error, read_export
 
     if gguf is not None and gguf.suffix != ".gguf":
         raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file made by llama.cpp from the exported folder")
     current.if_stopped = _NOTHING_LEFT
-    written = read_export(out) if gguf is not None and gguf.is_file() else models.export(model, plan, out, text=text)
+    made = gguf is not None and gguf.is_file()  # of the folder that an earlier call wrote
+    written = models.read_export(out) if made else models.export(model, plan, out, text=text)
     facts = dict(written.facts)
     lines = [
         "a plain checkpoint: it runs without abbe" if written.plain else "needs abbe: vLLM and llama.cpp cannot run it",
         f"outputs differ from those of the swapped model by {written.error:.1e} of their standard deviation",
     ]
     if gguf is not None:
-        facts["gguf"] = gguf_error(written, gguf, text)
+        facts["gguf"] = models.gguf_error(written, gguf, text)
         lines.append(f"{gguf} differs from the folder by {facts['gguf']:.1e} of that")
     if as_json:
         print_json(facts)
@@ -86,35 +89,26 @@ def pull(name: str, *, as_json: bool = False, quiet: bool = False) -> None:
         abbe pull smollm2
         abbe pull minilm --quiet
     """
-    need("abbe pull", "models")
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from .. import models
-    from ..models import pulled_facts
     from ..studies import watching
 
     current.if_stopped = _NOTHING_LEFT
-    console = Console(stderr=True)
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn()
-    in_lines = not quiet and not console.is_terminal
-    with (
-        Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar,
-        watching(in_lines) as watch,
-    ):
-        task = bar.add_task(name, total=None)
+    console = Console(stderr=True, quiet=quiet)
+    with console.status(name) as spinner, watching(not quiet and not console.is_terminal) as watch:
 
         def show(step: str) -> None:
-            bar.update(task, description=step)
+            spinner.update(step)
+            watch.say(step)
             watch.part = step  # repeated in a line per minute
-            if in_lines:
-                typer.echo(step, err=True)
 
         folder = models.pull(name, show)
+    facts = models.pulled_facts(name)
     if as_json:
-        print_json({"name": name, "folder": str(folder), **pulled_facts(name)})
+        print_json({"name": name, "folder": str(folder), **facts})
     else:
-        typer.echo(folder if quiet else f"{name}: {pulled_facts(name)['what']}\nin {folder}")
+        typer.echo(folder if quiet else f"{name}: {facts['what']}\nin {folder}")
 
 
 def verify(
@@ -148,7 +142,6 @@ def verify(
     if html is not None:
         need("abbe verify --html", "report")
         check_file("--html", html)
-    check_drawing("abbe verify", figures_folder, opened)
     from .. import studies, views
     from ..bounds import catalogue
     from ..studies import watching
@@ -165,11 +158,9 @@ def verify(
     elif quiet:
         typer.echo(verdicts.summary)
     else:
-        print_table(views.terminal(verdicts))
-    if not quiet:
-        for path in (html, figures_folder):
-            if path is not None:
-                typer.echo(f"wrote {path}", err=True)
+        print_result(verdicts)
+    for path in () if quiet else filter(None, (html, figures_folder)):
+        typer.echo(f"wrote {path}", err=True)
     if html is not None and opened:
         open_in_browser(html)
     raise typer.Exit(0 if all(verdict.expected for verdict in verdicts) else 1)
@@ -184,10 +175,9 @@ def _list_statements(as_json: bool) -> None:
         print_json({"statements": shown})
         return
     for statement in catalogue():
-        elsewhere = statement.source.partition("; ")[2]
-        typer.echo(
-            f"{statement.name:28} {statement.status:14} {statement.text}" + (f" ({elsewhere})" if elsewhere else "")
-        )
+        _, _, elsewhere = statement.source.partition("; ")
+        where = f" ({elsewhere})" if elsewhere else ""
+        typer.echo(f"{statement.name:28} {statement.status:14} {statement.text}{where}")
 
 
 def normalizers(
@@ -223,9 +213,11 @@ def normalizers(
         lines = [info.name for info in infos] + [",".join(f"{x:.6g}" for x in trial.weights) for trial in trials]
         typer.echo("\n".join(lines))
     else:
+        from rich.console import Console
+
         from ._normalizers import normalizers_table, trials_table
 
-        print_table(trials_table(trials) if specs else normalizers_table(infos))
+        Console().print(trials_table(trials) if specs else normalizers_table(infos))
 
 
 def doctor(*, as_json: bool = False, quiet: bool = False) -> None:
@@ -248,12 +240,8 @@ def doctor(*, as_json: bool = False, quiet: bool = False) -> None:
     failed = any(check.failed for check in checks)
     if as_json:
         print_json({"fine": not failed, "checks": [asdict(check) for check in checks]})
-    else:
-        from ..views import terminal
-
-        listed = [check for check in checks if check.failed or check.state == "warning"] if quiet else checks
-        if listed:
-            print_table(terminal(studies.Checks(listed)))
+    elif listed := [check for check in checks if not quiet or check.failed or check.state == "warning"]:
+        print_result(studies.Checks(listed))
     raise typer.Exit(1 if failed else 0)
 
 
@@ -273,20 +261,15 @@ def cost(*, shape: str | None = None, as_json: bool = False, quiet: bool = False
         abbe cost --shape layers=80,heads=64,kv_heads=8,width=8192,mlp=28672,vocabulary=128256 --lengths 131072
             --dtype bfloat16 --flops 400e12 --bandwidth 3e12 --devices 8
     """
-    need("abbe cost", "models")
     from .. import studies
 
     if shape is not None:
         settings["model"] = _sizes(shape)
     result = studies.cost(**settings, progress=not quiet)
-    if as_json:
-        typer.echo(result.to_json())
-    elif quiet:
-        typer.echo(str(result))
+    if as_json or quiet:
+        typer.echo(result.to_json() if as_json else result)
     else:
-        from ..views import terminal
-
-        print_table(terminal(result))
+        print_result(result)
 
 
 def _sizes(shape: str) -> dict[str, int]:
@@ -314,15 +297,118 @@ def merge(
         abbe merge abbe-report-smollm2 --open
         abbe merge shared/run --json
     """
-    need("abbe merge", "models")
-    check_drawing("abbe merge", figures_folder, opened)
     from ..runs.study import merge as merge_folder
 
     current.if_stopped = RESUMES
     result = merge_folder(folder, progress=not quiet)
-    show_result(result, folder, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
+    page = folder / result.page
+    show_result(result, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
 
 
+_LOOK = 3.0  # seconds from one look at the run folder to the next
+_RELOAD = 5  # seconds after which a followed page reloads itself
+_SHARE, _LONGEST = 5, 60.0  # a slow page is written less often: the core belongs to the training run
+
+
+def watch(
+    folder: Path, *, follow: bool = False, out: Path | None = None, figures_folder: Path | None = None,
+    opened: bool = False, as_json: bool = False, quiet: bool = False,
+) -> None:  # fmt: skip
+    """Show a training run recorded by abbe.Monitor: curves of all heads, the map of heads by step, alerts.
+
+    Args:
+        folder: folder of abbe.Monitor(folder=...); with Trainer, OUTPUT_DIR/abbe.
+        follow: keep the page up to date while training continues, until Ctrl-C; waits for the first step.
+        out: file for the page; by default watch.html in the run folder.
+        as_json: print answer, last values, alerts, losses and manifest as JSON.
+        quiet: no table; only the path of the page.
+
+    Commands:
+        abbe watch run --open
+        abbe watch run --follow
+        abbe watch run --json --out watch.html
+    """
+    if follow and as_json:
+        raise AbbeError("--json prints one object and --follow continues until Ctrl-C: give one of them")
+    if out is not None:
+        check_file("--out", out)
+    from ..training import STEPS, StepsFile, Training
+
+    page, steps = out or folder / Training.page, StepsFile(folder / STEPS)
+    if follow:
+        training = _follow(steps, page, opened, quiet)
+    elif not folder.is_dir():
+        raise AbbeError(f"there is no folder {folder}: name the folder of abbe.Monitor, or wait with --follow")
+    elif not (training := _opened(steps)).records:
+        raise AbbeError(f"there are no steps in {folder} yet: wait for the first with --follow")
+    else:
+        _write(training, page)
+    if training is not None:  # else stopped before the first step
+        shown = opened and not follow
+        show_result(training, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=shown)
+
+
+def _write(training: Training, page: Path, reload: int | None = None) -> None:
+    from .. import views
+
+    write_whole(page, views.page(training.view(reload)), durable=False)
+
+
+def _opened(steps: StepsFile) -> Training:
+    """The run of a monitor so far, perhaps without a step; a folder of another study is refused by name."""
+    from ..results import read_manifest
+    from ..training import Training
+
+    folder = steps.path.parent
+    manifest, _ = read_manifest(folder)
+    if manifest.get("study") != Training.study:
+        raise AbbeError(f"{folder} is a folder of `abbe {manifest['study']}`: abbe watch shows folders of abbe.Monitor")
+    return Training(steps.read(), manifest)
+
+
+def _follow(steps: StepsFile, page: Path, opened: bool, quiet: bool) -> Training | None:
+    """Write the page whenever there are new steps, until Ctrl-C; then once more, without reloading."""
+    from ..results import MANIFEST
+
+    folder = steps.path.parent
+    current.if_stopped = "the page stays as it is"
+    training: Training | None = None
+    written, printed = 0, 0
+    if (folder / MANIFEST).is_file():
+        _opened(steps)  # do not wait for a folder of another study
+    _say(f"following {folder}: press Ctrl-C to stop", quiet)
+    try:
+        while True:
+            begun = time.monotonic()
+            there = (folder / MANIFEST).is_file() and steps.path.is_file()
+            size = steps.path.stat().st_size if there else 0
+            if size and size != written and (latest := _opened(steps)).records:
+                _write(latest, page, _RELOAD)
+                if training is None:
+                    _say(f"page: {page}", quiet)
+                    if opened:
+                        open_in_browser(page)
+                training, written = latest, size
+                for event in training.events(since=printed):
+                    detail = f" ({event.numbers})" if event.numbers else ""
+                    _say(f"step {event.alert['step']:,}: {event.rule.event} in {event.where}{detail}", quiet)
+                    printed += 1
+            time.sleep(min(max(_LOOK, _SHARE * (time.monotonic() - begun)), _LONGEST))
+    except KeyboardInterrupt:
+        pass
+    finally:  # also when the program is ended by a signal
+        if training is not None:
+            training = _opened(steps)
+            _write(training, page)
+    return training
+
+
+def _say(line: str, quiet: bool) -> None:
+    if not quiet:
+        typer.echo(line, err=True)
+
+
+_EXTRAS = dict.fromkeys(("export", "pull", "cost", "merge"), "models") | {"watch": "all"}
 # The study whose options a command also has.
 _OF_STUDY = {"cost": Declared("cost", "Costs", "abbe.studies._cost", "cost", "models")}
 
@@ -335,5 +421,5 @@ def commands() -> dict[str, tuple[Callable[..., None], tuple[str, ...]]]:
         shared = described(_OF_STUDY[name]).options if name in _OF_STUDY else ()
         options = [*(option for option in shared if option.name not in LEFT_OUT), *about.options]
         arguments = ("model", "name", "names", "specs", "folder")
-        made[name] = as_command(run, name, about.text, options, arguments), about.examples
+        made[name] = as_command(run, name, _EXTRAS.get(name, ""), about.text, options, arguments), about.examples
     return made

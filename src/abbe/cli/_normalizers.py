@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from rich.bar import Bar
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -13,7 +14,6 @@ from ..normalizers import NormalizerInfo, list_normalizers
 from ..studies import NormalizerTrial
 from ..views.text import new_table
 
-_EIGHTHS = " ▏▎▍▌▋▊▉"
 _WIDTH = 20  # characters of a bar for weight 1
 _LINE = 80  # columns of the narrowest terminal
 
@@ -60,7 +60,9 @@ def _bars(trial: NormalizerTrial) -> Table:
     longest = max(1.0, *trial.weights)  # without competition a weight can exceed 1
     for logit, weight in zip(trial.logits, trial.weights, strict=True):
         shown = "0" if weight == 0 else f"{weight:.4f}" if abs(weight) >= 5e-5 else f"{weight:.1e}"
-        table.add_row(f"{logit:g}", shown, Text(bar(weight / longest), style="cyan"))
+        # Any weight above 0 is visible.
+        eighths = max(round(8 * _WIDTH * weight / longest), 1 if weight > 0 else 0)
+        table.add_row(f"{logit:g}", shown, Bar(8 * _WIDTH, 0, eighths, width=_WIDTH, color="cyan"))
     return table
 
 
@@ -70,14 +72,6 @@ def _footing(trial: NormalizerTrial) -> Text:
     jumps = "" if trial.continuous or constant == "none" else " between its jumps"
     steady = f"Lipschitz constant for {len(trial.weights)} keys: {constant}{jumps}"
     return Text(f"{zeros}; row sum {trial.row_sum:.6g}; {steady}\n")
-
-
-def bar(share: float) -> str:
-    """A bar to an eighth of a character; any share above 0 is visible."""
-    eighths = round(8 * _WIDTH * max(0.0, min(share, 1.0)))
-    if share > 0:
-        eighths = max(eighths, 1)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
 def _value(value: object) -> str:

@@ -94,18 +94,23 @@ Debug = Annotated[
 
 
 def as_command(
-    run: Callable[..., None], name: str, help: str, options: Sequence[Option], arguments: Collection[str]
+    run: Callable[..., None], typed: str, extra: str, help: str, options: Sequence[Option], arguments: Collection[str]
 ) -> Callable[..., None]:
-    """The function that typer sees; it calls `run` with what differs from the defaults, parsed."""
+    """The function that typer sees; it calls `run` with what differs from the defaults, parsed.
+
+    `typed` is the command as it is typed, `extra` of the package is what it needs.
+    """
     own = {option.name: option for option in options}
     parameters = [_parameter(option, option.name in arguments) for option in options]
     defaults = {parameter.name: parameter.default for parameter in parameters}
     parameters.append(_keyword("debug", Debug, False))
 
     def command(*, debug: bool, **given: Any) -> None:
+        need(f"abbe {typed}", extra)
+        _check_drawing(f"abbe {typed}", given.get("figures_folder"), given.get("opened", False))
         run(**{name: _parsed(own[name], value) for name, value in given.items() if value != defaults[name]})
 
-    command.__name__, command.__doc__ = name, help
+    command.__name__, command.__doc__ = typed.rpartition(" ")[2], help
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
@@ -157,7 +162,11 @@ def _parsed(option: Option, value: Any) -> Any:
     if value == "none" and ("None" in text or "Sequence" in text):
         return None if "None" in text else ()
     if "Sequence[int]" in text or "Sequence[float]" in text:
-        return _numbers(name, value, int if "Sequence[int]" in text else float)
+        kind = int if "Sequence[int]" in text else float
+        try:
+            return [kind(part) for part in value.split(",")]
+        except ValueError:
+            raise AbbeError(f"{name} is {value!r}, but must be numbers separated by commas, such as 64,256") from None
     if "Sequence[" in text and "," in value:  # of words, or of numbers and words; a single one may be "all"
         return [part.strip() for part in value.split(",")]
     if re.fullmatch(r"int \| str( \| None)?", text) and value != "all":
@@ -166,13 +175,6 @@ def _parsed(option: Option, value: Any) -> Any:
         except ValueError:
             raise AbbeError(f"{name} is {value!r}, but must be a whole number, or all") from None
     return value
-
-
-def _numbers(option: str, value: str, kind: Callable[[str], float]) -> list[float]:
-    try:
-        return [kind(part) for part in value.split(",")]
-    except ValueError:
-        raise AbbeError(f"{option} is {value!r}, but must be numbers separated by commas, such as 64,256") from None
 
 
 # -- Before a long run ------------------------------------------------------------------------------------------------
@@ -186,7 +188,7 @@ def check_file(option: str, path: Path) -> None:
         raise AbbeError(f"{option} is {path}, but there is no folder {path.parent}: make it, or name another file")
 
 
-def check_drawing(command: str, figures: Path | None, opened: bool) -> None:
+def _check_drawing(command: str, figures: Path | None, opened: bool) -> None:
     """The packages for charts and pages are installed, and no file is in the way of the charts."""
     if figures is not None:
         need(f"{command} --figures", "report")

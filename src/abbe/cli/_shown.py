@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,9 +10,8 @@ import typer
 from .._lazy import has
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from ..results import Result
+    from ..views.view import Viewed
 
 
 def print_json(content: Any) -> None:
@@ -25,51 +23,44 @@ def print_json(content: Any) -> None:
     typer.echo(json.dumps(finite(content), indent=1, allow_nan=False))
 
 
-def print_table(table: RenderableType) -> None:
+def print_result(result: Viewed) -> None:
     from rich.console import Console
 
-    Console().print(table)
+    from ..views import terminal
+
+    Console().print(terminal(result))
 
 
-def show_result(
-    result: Result, folder: Path, *, figures: Path | None, as_json: bool, quiet: bool, opened: bool
-) -> None:
+def show_result(result: Result, page: Path, *, figures: Path | None, as_json: bool, quiet: bool, opened: bool) -> None:
     """The end of every study: JSON or a table, then the path of the page, which is written if the study did not.
 
-    Without the extra `report` there is no page: the last path is the run folder.
+    All paths are on standard output, which --json reserves for the JSON: then they go to standard error. Without the
+    extra `report` there is no page: the last path is the run folder.
     """
     from .. import views
 
-    file = getattr(result, "file", None) if result.offers else None
+    folder, file = page.parent, getattr(result, "file", None) if result.offers else None
     lines = [] if file is None else [f"{result.offers}: {file}"]
     if figures is None and result.figures_in and has("report"):
         figures = folder / result.figures_in
     if figures is not None:
         views.figures(result, figures)
         lines.append(f"figures: {figures}")
-    page = folder / result.page
     has_page = page.is_file() or has("report")
     if has_page and not page.is_file():
         result.to_html(page)
+    missing = f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
+    lines.append(f"page: {page}" if has_page else missing)
     if as_json:
         typer.echo(result.to_json())
-    last = f"page: {page}" if has_page else f'run: {folder} (its page needs abbe[report]: pip install "abbe[report]")'
-    path = page if has_page else folder
-    show_paths(path, views.terminal(result), [*lines, last], as_json, quiet)
+    elif quiet:
+        typer.echo(page if has_page else folder)
+    else:
+        print_result(result)
+    for line in () if quiet else lines:
+        typer.echo(line, err=as_json)
     if opened and has_page:
         open_in_browser(page)
-
-
-def show_paths(path: Path, table: RenderableType, lines: Sequence[str], as_json: bool, quiet: bool) -> None:
-    """On standard output, which --json reserves for the JSON: then the lines go to standard error."""
-    if quiet:
-        if not as_json:
-            typer.echo(path)
-        return
-    if not as_json:
-        print_table(table)
-    for line in lines:
-        typer.echo(line, err=as_json)
 
 
 def open_in_browser(page: Path) -> None:

@@ -14,8 +14,7 @@ import typer
 
 from .._declared import Declared, described, described_function, studies
 from .._errors import AbbeError
-from .._lazy import need
-from ._options import RESUMES, as_command, check_drawing, current
+from ._options import RESUMES, as_command, current
 from ._shown import print_json, show_result
 
 RAY = "ray"
@@ -49,8 +48,6 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
             actors: number of actors; by default one per core, or per GPU with --device cuda.
         """
         current.if_stopped = RESUMES
-        need(f"abbe {study.command}", study.extra)
-        check_drawing(f"abbe {study.command}", figures_folder, opened)
         folder = out or _default_folder(study, defaults | values | ({"model": _EACH} if each else {}))
         called = study
         if each is not None:
@@ -62,13 +59,16 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
             raise AbbeError(f"a shard makes no page and no figures: give {option} to abbe merge instead")
         with ExitStack() as stack:
             share = _engine(stack, shard, engine, address, actors, values)
-            result = _function(called)(**values, folder=folder, progress=not quiet)
+            from .. import studies as public  # torch is loaded here
+
+            result = getattr(public, called.function)(**values, folder=folder, progress=not quiet)
         if share is not None:
             if as_json:
                 print_json({"shard": shard, "made": share.made, "total": share.total, "missing": share.missing})
             typer.echo(share, err=as_json)
             return
-        show_result(result, folder, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
+        page = folder / result.page
+        show_result(result, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=opened)
 
     name = f"{study.command.replace(' ', '-')}{'-MODEL' if 'model' in defaults else ''}"
     absent = (*(() if study.function == "report" else (_EACH,)), *(() if study.shared else _SHARING))
@@ -78,32 +78,20 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
         if option.name not in absent
     ]
     help = " ".join(about.text.partition("\n\n")[0].split())
-    command = as_command(run, study.command.rpartition(" ")[2], help, [*own, *more], ("model", "other"))
-    return command, about.examples
-
-
-def _function(study: Declared) -> Callable[..., Any]:
-    """The study, by its public name if it is one of abbe's."""
-    from .. import studies as public  # torch is loaded here
-
-    function: Callable[..., Any] = getattr(public, study.function, None) or study.load(study.function)
-    return function
+    return as_command(run, study.command, study.extra, help, [*own, *more], ("model", "other")), about.examples
 
 
 def _default_folder(study: Declared, given: Mapping[str, Any]) -> Path:
-    """Such as abbe-report-smollm2; `named_by` is an option whose value, or name, is part of it."""
+    """Such as abbe-report-smollm2; `named_by` is an option whose value, or name, is part of it, too."""
     value = given.get(study.named_by) or ""
     ending = study.named_by if value is True else str(value)
     if Path(ending).is_absolute() or ending.startswith(("./", "../")):
         ending = Path(ending).name  # another model: its name without folders, as for the first
     ending = "".join(letter if letter.isalnum() or letter in ".-" else "-" for letter in ending)
-    return folder_for(study.command, given.get("model"), ending)
-
-
-def folder_for(command: str, model: str | None, ending: str = "") -> Path:
-    """The default folder of a run, such as abbe-report-smollm2."""
-    name = "" if model is None else re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
-    return Path("-".join(part for part in ("abbe", command.replace(" ", "-"), name, ending) if part))
+    model, name = given.get("model"), ""
+    if model is not None:
+        name = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(model).name or model).strip("-.") or "model"
+    return Path("-".join(part for part in ("abbe", study.command.replace(" ", "-"), name, ending) if part))
 
 
 def _engine(

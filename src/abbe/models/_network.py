@@ -1,4 +1,4 @@
-"""The network itself, without the wrappers of training and compilation; where its parts lie; its logits in pieces."""
+"""The network itself, without the wrappers of training and compilation; its sizes; where its parts lie; its logits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
@@ -209,6 +210,99 @@ def _runs_on(part: nn.Module) -> torch.device | None:
         if (device := getattr(one, "execution_device", None)) is not None:
             return torch.device(device)
     return None
+
+
+# -- Sizes: read off the modules, so weights are never needed ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes that decide what a pass costs.
+
+    Attributes:
+        layers: attention layers.
+        heads: of a layer.
+        head_width: features of a head.
+        width: of the hidden states.
+        mlp: width within the feed-forward part.
+        vocabulary: logits per token, 0 without a head.
+        parameters: all weights; tied ones count once.
+        linear: weights that every token is multiplied with, without embeddings and language-model head.
+        causal: whether a query sees no later keys.
+        reach: of a sliding window, 0 without one.
+    """
+
+    layers: int
+    heads: int
+    head_width: int
+    width: int
+    mlp: int
+    vocabulary: int
+    parameters: int
+    linear: float
+    causal: bool
+    reach: int
+
+    def operations(self, length: float, head: bool = False) -> float:
+        """Operations of a pass without attention: linear in the length.
+
+        Args:
+            length: in tokens.
+            head: with the language-model head.
+        """
+        return 2.0 * length * (self.linear + head * self.width * self.vocabulary)
+
+    def attention(self, length: float) -> float:
+        """Operations of scores and mixing in a pass, which grow with the square; keys after a query do not count.
+
+        Args:
+            length: in tokens.
+        """
+        return 4.0 * length**2 * self.heads * self.head_width * self.layers / (2 if self.causal else 1)
+
+
+def shape_of(network: nn.Module, kind: str) -> Shape:
+    """The sizes of a transformers network, also of one without weights.
+
+    Args:
+        network: a transformers model.
+        kind: "decoder", "encoder" or "encoder-decoder".
+
+    Returns:
+        Its shape.
+
+    Examples:
+        >>> model = abbe.load("embedded")
+        >>> shape = abbe.models.shape_of(model.network, model.kind)
+        >>> shape.layers, shape.heads, shape.width
+        (6, 8, 256)
+    """
+    model: Any = network
+    config = model.config.get_text_config()
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    layers, heads, width = (setting(config, name) or 1 for name in names)
+    return Shape(
+        layers=layers,
+        heads=heads,
+        head_width=setting(config, "head_dim") or width // heads,
+        width=width,
+        mlp=setting(config, "intermediate_size", "n_inner") or 4 * width,
+        vocabulary=setting(config, "vocab_size") or 0,
+        parameters=sum(one.numel() for one in model.parameters()),
+        linear=_linear(model, config),
+        causal=kind == "decoder",
+        reach=setting(config, "sliding_window") or 0,
+    )
+
+
+def _linear(network: Any, config: Any) -> float:
+    """Weights of matrices other than embeddings; of a mixture of experts only the share that a token uses."""
+    skipped = {id(one.weight) for one in network.modules() if isinstance(one, nn.Embedding)}
+    skipped.add(id(getattr(network.get_output_embeddings(), "weight", None)))
+    experts = setting(config, "num_local_experts", "num_experts", "n_routed_experts") or 1
+    used = (setting(config, "num_experts_per_tok") or experts) / experts
+    weights = [one for one in network.parameters() if id(one) not in skipped]
+    return float(sum(one.numel() * (used if one.dim() == 3 else 1) for one in weights if one.dim() in (2, 3)))
 
 
 # -- Logits -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from importlib import metadata
+from importlib import import_module
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from .._errors import AbbeError
 from .._files import write_whole
 from .._tensors import checksum
 from ..normalizers import Normalizer, normalizer, parse_spec
+from ._load.sources import one_line
 from ._network import checked_network, place_of, setting
 from ._session.call import is_causal
 from ._session.modules import attention_modules
@@ -191,7 +192,9 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
         for layer, named in matches(pattern, layers).items():
             heads = tuple(head for head in named if head in free[layer])
             if heads:
-                groups[layer].append(HeadGroup(pattern, heads, _normalizer(wanted, heads, layer)))
+                made = for_heads(wanted, len(heads)).to(layer.device) if isinstance(wanted, str) else normalizer(wanted)
+                check_fits(made, heads, layer)
+                groups[layer].append(HeadGroup(pattern, heads, made))
                 free[layer].difference_update(heads)
                 used = True
         if not used and pattern != EVERY:
@@ -200,12 +203,6 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
         if free[layer]:
             groups[layer].append(HeadGroup("", tuple(sorted(free[layer])), None))
     return {layer: tuple(groups[layer]) for layer in layers}
-
-
-def _normalizer(wanted: str | Normalizer, heads: Sequence[int], layer: Layer) -> Normalizer:
-    chosen = normalizer(wanted) if not isinstance(wanted, str) else for_heads(wanted, len(heads)).to(layer.device)
-    check_fits(chosen, heads, layer)
-    return chosen
 
 
 def for_heads(spec: str, heads: int) -> Normalizer:
@@ -246,13 +243,11 @@ def _parts(whole: Normalizer) -> Iterable[Normalizer]:
 
 def as_module(groups_of: Groups) -> nn.ModuleDict:
     """All normalizers by the number of their layer, as the network holds them during the swap."""
-    return nn.ModuleDict(
-        {
-            str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])
-            for layer, groups in groups_of.items()
-            if any(group.normalizer is not None for group in groups)
-        }
-    )
+    lists = {
+        str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])
+        for layer, groups in groups_of.items()
+    }
+    return nn.ModuleDict({number: normalizers for number, normalizers in lists.items() if len(normalizers)})
 
 
 _HEADER = ("layers", "heads", "normalizer", "pattern")
@@ -377,7 +372,7 @@ def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) ->
         for layer, groups in groups_of.items()
     ]
     facts: dict[str, Any] = {
-        "format": _FORMAT, "abbe": installed_version("abbe"), "model": model, "layers": layers,
+        "format": _FORMAT, "abbe": import_module("abbe").__version__, "model": model, "layers": layers,
         "specs": [one.initial_spec for one in shared],
     }  # fmt: skip
     tensors = {
@@ -394,35 +389,26 @@ def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:
     facts, tensors = _read(path)
     _check_facts(path, facts)
     _check_layers(path, facts, layers, model)
-    stored, specs = dict(zip(layers, facts["layers"], strict=True)), facts["specs"]
-    for layer, described in stored.items():
-        _check_groups(path, described["groups"], layer, len(specs))
+    specs = facts["specs"]
     for name, tensor in tensors.items():
         known = name.partition(".")[0] in map(str, range(len(specs)))
         _check(path, known, f"its tensor {name!r} belongs to none of its {len(specs)} normalizers")
-        _check(
-            path, tensor.is_floating_point(), f"its tensor {name!r} holds {tensor.dtype}, not floating-point numbers"
-        )
+        holds = f"its tensor {name!r} holds {tensor.dtype}, not floating-point numbers"
+        _check(path, tensor.is_floating_point(), holds)
     normalizers = [_loaded(path, number, spec, tensors) for number, spec in enumerate(specs)]
     groups_of: Groups = {}
-    for layer, described in stored.items():
-        for group in described["groups"]:
-            chosen = None if group["normalizer"] is None else normalizers[group["normalizer"]].to(layer.device)
-            if chosen is not None:
-                check_fits(chosen, group["heads"], layer)
-            groups_of[layer] = *groups_of.get(layer, ()), HeadGroup(group["pattern"], tuple(group["heads"]), chosen)
+    for layer, stored in zip(layers, facts["layers"], strict=True):
+        groups_of[layer] = tuple(_group(path, group, layer, normalizers) for group in stored["groups"])
+        heads = sorted(head for group in groups_of[layer] for head in group.heads)
+        _check(path, heads == list(range(layer.heads)), f"it does not name every head of {layer.path} once")
+        for group in groups_of[layer]:
+            if group.normalizer is not None:
+                check_fits(group.normalizer, group.heads, layer)
     # Last, so that a more precise error comes first; files of older versions have no checksum.
     summed = {key: value for key, value in facts.items() if key != _SUM}
     intact = _SUM not in facts or facts[_SUM] == checksum(tensors, summed)
     _check(path, intact, "its checksum is wrong; calibrate or save the swap again")
     return groups_of
-
-
-def installed_version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:  # run from its sources
-        return "unknown"
 
 
 def _check_spec(one: Normalizer) -> None:
@@ -440,18 +426,13 @@ def _read(path: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
     if not Path(path).is_file():
         raise AbbeError(f"there is no file {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_KEY)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except Exception as error:
-        raise AbbeError(f"{path} is not a safetensors file: {error}") from None
+    with one_line(f"{path} is not a safetensors file"), safe_open(path, framework="pt") as file:
+        text = (file.metadata() or {}).get(_KEY)
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     if text is None:
         raise AbbeError(f"{path} was not written by Swap.save: it does not say which normalizers it holds")
-    try:
+    with one_line(f"{path} is damaged: its metadata is not JSON"):
         facts = json.loads(text)
-    except (ValueError, RecursionError):
-        raise AbbeError(f"{path} is damaged: its metadata is not JSON") from None
     _check(path, isinstance(facts, dict), "its metadata is not a JSON object")
     if facts.get("format") != _FORMAT:
         raise AbbeError(f"{path} was written by abbe {facts.get('abbe')}, in a format that this abbe cannot read")
@@ -499,19 +480,16 @@ def _check_facts(path: str, facts: dict[str, Any]) -> None:
         _check(path, _all_are(layer.get("groups"), dict), f"the groups of its layer {number} are not a list of objects")
 
 
-def _check_groups(path: str, groups: list[dict[str, Any]], layer: Layer, specs: int) -> None:
-    """Refuse a layer whose groups do not name every head once, or name normalizers that the file does not hold."""
-    named: list[int] = []
-    for group in groups:
-        _check(path, isinstance(group.get("pattern"), str), f"a group of {layer.path} has no pattern")
-        heads, which = group.get("heads"), group.get("normalizer", -1)
-        there = _all_are(heads, int) and heads and all(is_whole(head) and 0 <= head < layer.heads for head in heads)
-        wanted = f"whole numbers from 0 to {layer.heads - 1}"
-        _check(path, bool(there), f"heads of {layer.path} are {heads!r}, but must be {wanted}")
-        known = which is None or (is_whole(which) and 0 <= which < specs)
-        _check(path, known, f"{layer.path} has normalizer {which!r}, of {specs} that the file holds")
-        named += heads or []
-    _check(path, sorted(named) == list(range(layer.heads)), f"it does not name every head of {layer.path} once")
+def _group(path: str, stored: Any, layer: Layer, normalizers: Sequence[Normalizer]) -> HeadGroup:
+    """A group of the file; refused if it names heads that the layer lacks, or a normalizer that the file lacks."""
+    pattern, heads, which = stored.get("pattern"), stored.get("heads"), stored.get("normalizer", -1)
+    _check(path, isinstance(pattern, str), f"a group of {layer.path} has no pattern")
+    there = _all_are(heads, int) and heads and all(is_whole(head) and 0 <= head < layer.heads for head in heads)
+    wanted = f"whole numbers from 0 to {layer.heads - 1}"
+    _check(path, bool(there), f"heads of {layer.path} are {heads!r}, but must be {wanted}")
+    known = which is None or (is_whole(which) and 0 <= which < len(normalizers))
+    _check(path, known, f"{layer.path} has normalizer {which!r}, of {len(normalizers)} that the file holds")
+    return HeadGroup(pattern, tuple(heads), None if which is None else normalizers[which].to(layer.device))
 
 
 def _all_are(listed: object, kind: type) -> bool:

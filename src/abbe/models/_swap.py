@@ -182,13 +182,13 @@ class Swap:
         if self._learning and not torch.compiler.is_compiling():
             self._say_if_frozen(raw)
         if self._listeners and trial is None:
-            _, call = self._session.reader.read(raw)
+            _, call = self._session.read(raw)
             for listener in self._listeners:
                 listener(call.for_measures(), partial(swapped_weights, call, groups))
         with kernels_from(KERNELS_FROM):
             output = swapped_attention(raw, groups)
         if trial is not None:
-            trial.see(*self._session.reader.read(raw), output)
+            trial.see(*self._session.read(raw), output)
         return output
 
     def _say_if_frozen(self, raw: RawCall) -> None:
@@ -281,12 +281,9 @@ def _one_query(
 def swapped_weights(call: AttentionCall, groups: Sequence[HeadGroup], queries: Tensor) -> Tensor:
     """(heads, len(queries), keys): the weights of batch element 0, without gradients and before dropout."""
     with torch.no_grad():
-        first = replace(
-            call, query=call.query[:1], key=call.key[:1], value=call.value[:1],
-            mask=None if call.mask is None else call.mask[:1],
-            position_bias=None if call.position_bias is None else call.position_bias[:1],
-        )  # fmt: skip
-        logits = first.logits(queries, sink=True)[0]
+        tensors = {name: getattr(call, name) for name in ("query", "key", "value", "mask", "position_bias")}
+        first: dict[str, Any] = {name: tensor[:1] for name, tensor in tensors.items() if tensor is not None}
+        logits = replace(call, **first).logits(queries, sink=True)[0]
         weights = torch.empty_like(logits)
         for group in groups:
             normalizer = group.normalizer or Softmax()

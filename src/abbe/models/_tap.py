@@ -86,7 +86,7 @@ class Tap:
     @property
     def layers(self) -> list[str]:
         """Paths of the attention modules, in the order of their first call; complete after `check`."""
-        return self._session.reader.layers.names()
+        return self._session.layers.names()
 
     def listen(self, consumer: Consumer) -> None:
         """Call a consumer with an AttentionCall, layer by layer, in every later forward pass.
@@ -124,7 +124,7 @@ class Tap:
 
     def _attend(self, raw: RawCall) -> Tensor:
         """The model's own attention; during the check, attention rebuilt from the captured inputs alone."""
-        layer, call = self._session.reader.read(raw)
+        layer, call = self._session.read(raw)
         if self._session.trial is not None:
             output = own_attention(call)
             self._session.trial.see(layer, call, output)

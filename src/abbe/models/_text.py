@@ -85,7 +85,11 @@ def read_text(source: PathLike | Sequence[PathLike] | None = None) -> Text:
         'It was a dark and stormy night.'
     """
     if source is None:
-        return _sample()
+        try:
+            content = resources.files("abbe").joinpath("embedded", "sample.txt").read_bytes()
+        except OSError as error:
+            raise AbbeError("the embedded sample is missing from this installation: name a text file") from error
+        return Text("embedded sample", _decode(content, "the embedded sample"))
     parts = [_read(one) for one in _sources(source)]
     return Text(" + ".join(part.name for part in parts), "\n".join(part.content for part in parts))
 
@@ -103,14 +107,6 @@ def _sources(source: object) -> list[PathLike]:
                 "an abbe.Text, or None for the embedded sample"
             )
     return sources
-
-
-def _sample() -> Text:
-    try:
-        content = resources.files("abbe").joinpath("embedded", "sample.txt").read_bytes()
-    except OSError as error:
-        raise AbbeError("the embedded sample is missing from this installation: name a text file instead") from error
-    return Text("embedded sample", _decode(content, "the embedded sample"))
 
 
 def _read(source: PathLike) -> Text:
@@ -212,20 +208,6 @@ class Windows(list[Window]):
         return Windows((window for window in self if window.length in lengths), too_short)
 
 
-@dataclass(frozen=True)
-class _Tokens:
-    """The whole text as tokens with their spans, and the special tokens of every window."""
-
-    ids: Tensor
-    spans: Sequence[tuple[int, int]]
-    before: list[int]
-    after: list[int]
-
-    @property
-    def special(self) -> int:
-        return len(self.before) + len(self.after)
-
-
 def windows(
     text: Text | str, lengths: int | Sequence[int], count: int, seed: int, *, tokenizer: Any, context: int | None = None
 ) -> Windows:
@@ -261,18 +243,29 @@ def windows(
     lengths = _checked_lengths(lengths, context)
     if count < 1:
         raise AbbeError(f"the number of windows is {count}, but at least 1 of each length is needed")
-    tokens = _tokenise(text, tokenizer)
-    _check_room(text, tokens, lengths)
+    ids, spans = _tokenise(text, tokenizer)
+    before, after = special_tokens(tokenizer)
+    shortest, special = min(lengths), len(before) + len(after)
+    if shortest <= special:
+        raise AbbeError(f"window length {shortest} has no room for text next to {special} special tokens")
+    if len(ids) < shortest - special:
+        extra = f" besides {special} special ones" if special else ""
+        raise AbbeError(
+            f"{text.name} has {len(ids)} tokens, too few for the shortest window: "
+            f"length {shortest} needs {shortest - special}{extra}"
+        )
     drawn: list[Window] = []
     too_short: dict[int, str] = {}
     for length in lengths:
-        body = length - tokens.special
-        possible = min(count, len(tokens.ids) // body)
+        body = length - special
+        possible = min(count, len(ids) // body)
         if possible < count:
             fit = f"only {possible} of {count}" if possible else f"none of {count}"
-            too_short[length] = f"length {length}: {fit} windows, because {text.name} has only {len(tokens.ids)} tokens"
-        starts = _draw(len(tokens.ids), body, possible, seed, length)
-        drawn += [_cut(tokens, length, index, start) for index, start in enumerate(starts)]
+            too_short[length] = f"length {length}: {fit} windows, because {text.name} has only {len(ids)} tokens"
+        for index, start in enumerate(_draw(len(ids), body, possible, seed, length)):
+            stop = start + body
+            tokens = torch.tensor([*before, *ids[start:stop], *after])
+            drawn.append(Window(length, index, tokens, spans[start][0], spans[stop - 1][1]))
     return Windows(drawn, too_short)
 
 
@@ -289,7 +282,8 @@ def _checked_lengths(given: int | Sequence[int], context: int | None) -> tuple[i
     return lengths
 
 
-def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
+def _tokenise(text: Text, tokenizer: Any) -> tuple[list[int], list[tuple[int, int]]]:
+    """The tokens of the whole text, and the span of characters of each."""
     try:
         _not_empty(text.content, text.name).encode()
     except UnicodeEncodeError as error:
@@ -300,8 +294,7 @@ def _tokenise(text: Text, tokenizer: Any) -> _Tokens:
         text.content, add_special_tokens=False, return_offsets_mapping=True, return_attention_mask=False,
         return_token_type_ids=False, truncation=False, padding=False, verbose=False,
     )  # fmt: skip
-    before, after = special_tokens(tokenizer)
-    return _Tokens(torch.tensor(encoded["input_ids"], dtype=torch.int64), encoded["offset_mapping"], before, after)
+    return encoded["input_ids"], encoded["offset_mapping"]
 
 
 def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -324,18 +317,6 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     return ids[:first], ids[last:]
 
 
-def _check_room(text: Text, tokens: _Tokens, lengths: Sequence[int]) -> None:
-    shortest, special = min(lengths), tokens.special
-    if shortest <= special:
-        raise AbbeError(f"window length {shortest} has no room for text next to {special} special tokens")
-    if len(tokens.ids) < shortest - special:
-        extra = f" besides {special} special ones" if special else ""
-        raise AbbeError(
-            f"{text.name} has {len(tokens.ids)} tokens, too few for the shortest window: "
-            f"length {shortest} needs {shortest - special}{extra}"
-        )
-
-
 def _draw(total: int, body: int, count: int, seed: int, length: int) -> list[int]:
     """Starts in rising order: the gaps between the windows are drawn, so no two windows can overlap."""
     # Only seeding and random() are guaranteed to be the same in all versions of Python.
@@ -343,9 +324,3 @@ def _draw(total: int, body: int, count: int, seed: int, length: int) -> list[int
     free = total - count * body
     gaps = sorted(int(generator.random() * (free + 1)) for _ in range(count))
     return [gap + place * body for place, gap in enumerate(gaps)]
-
-
-def _cut(tokens: _Tokens, length: int, index: int, start: int) -> Window:
-    stop = start + length - tokens.special
-    ids = [*tokens.before, *tokens.ids[start:stop].tolist(), *tokens.after]
-    return Window(length, index, torch.tensor(ids), tokens.spans[start][0], tokens.spans[stop - 1][1])

@@ -64,7 +64,7 @@ class Parts:
     def keep_json(self, name: str, content: Mapping[str, Any]) -> None:
         self._known[name + JSON] = json.loads(json.dumps(content))  # with keys as text, as it will be read
         if self.folder is not None:
-            write_json(self._ready(name, JSON), content, run=self.run, part=name, durable=False)
+            write_json(self._ready(name, JSON), content, run=self.run, part=name)
 
     def get_or_make(self, name: str, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
         """A part of JSON, made and kept if it is missing."""

@@ -389,4 +389,4 @@ def test_an_adapter_is_said_to_be_one(folder: Path, tmp_path: Path) -> None:
     change(folder, "adapter_config.json", base_model_name_or_path="acme/small")
     assert "holds a model and a PEFT adapter of 'acme/small'" in refusal(folder)
     (alone / "adapter_config.json").write_text("[]")
-    assert "cannot read the adapter" in refusal(alone)
+    assert "adapter_config.json is not a JSON object" in refusal(alone)

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from ..._files import finite
 from .._load import LoadedModel, load
 from .._load.sources import choose, one_line, quiet
 from .._network import dtype_name, evaluating
-from .._plan import FILE_PREFIX, Plan, What, installed_version
+from .._plan import FILE_PREFIX, Plan, What
 from .._session.modules import CARRIED_FILE
 from .._session.selfcheck import relative_error
 from .._swap import Swap
@@ -169,19 +170,24 @@ def export(
         raise AbbeError(f"{target} is a file: name a folder for the export")
     if target.is_dir() and any(target.iterdir()):
         raise AbbeError(f"{target} is not empty: name a new folder for the export")
-    loaded = model if isinstance(model, LoadedModel) else _load(model)
+    if not isinstance(model, (str, os.PathLike, LoadedModel)):
+        raise AbbeError(
+            f"export needs a name or what `abbe.load` gives, with its tokenizer; got {type(model).__name__}: "
+            "abbe.models.wrap(network, tokenizer) makes it"
+        )
+    loaded = model if isinstance(model, LoadedModel) else load(model)
     network: Any = loaded.network
     if network.dtype not in (torch.float32, torch.float64):
         raise AbbeError(f"the model is in {network.dtype}, too coarse to check an export: load it in float32")
     what = as_swapped(plan)
     planned = Plan(network, what)
-    choice = choose(network.config, loaded.name, saved=type(network).__name__)
+    auto, _ = choose(network.config, loaded.name, saved=type(network).__name__)
     factors = scales(planned)
     if factors is not None and not any(bool((one != 1).any()) for one in factors.values()):
         raise AbbeError("the plan changes nothing: every head keeps softmax at temperature 1")
     content = text if isinstance(text, Text) else read_text(text)
     with evaluating(network), quiet():
-        job = job_on(loaded, content) | {"auto": choice.auto, "without_abbe": factors is not None}
+        job = job_on(loaded, content) | {"auto": auto, "without_abbe": factors is not None}
         changes = None if factors is None else fold(network, factors, inputs_of(network, job))
         failure = f"{type(network).__name__} cannot generate for the check"
         with in_dtype(network, job["dtype"]), Swap(network, what), one_line(failure):
@@ -204,7 +210,7 @@ def export(
                 "architecture": type(network).__name__, "error": error,
                 **{name: job[name] for name in ("auto", "allowed", "dtype", "new_tokens")},
                 "tokens": len(job["inputs"]["input_ids"][0]), "plan_file": CARRIED_FILE,
-                **{package: installed_version(package) for package in ("abbe", "transformers", "torch")},
+                **{package: import_module(package).__version__ for package in ("abbe", "transformers", "torch")},
                 "plan": repr(planned).splitlines(), "carried": not_foldable(planned), "text": content.name,
                 "command": _command(loaded, plan, target),
             }  # fmt: skip
@@ -214,15 +220,6 @@ def export(
                 target.rmdir()  # empty, as was checked
             written.rename(target)
     return Export(target, changes is not None, error, facts)
-
-
-def _load(model: object) -> LoadedModel:
-    if not isinstance(model, (str, os.PathLike)):
-        raise AbbeError(
-            f"export needs a name or what `abbe.load` gives, with its tokenizer; got {type(model).__name__}: "
-            "abbe.models.wrap(network, tokenizer) makes it"
-        )
-    return load(model)
 
 
 def _parent(target: Path) -> Path:
@@ -379,9 +376,20 @@ def in_dtype(network: Any, dtype: str) -> Iterator[None]:
 
 def check(folder: Path, wanted: dict[str, Tensor], job: dict[str, Any], tokenizer: Any) -> float:
     """The largest difference of the outputs over their standard deviation; an error if it is too large."""
+    from safetensors.torch import load_file
+
     with tempfile.TemporaryDirectory(prefix="abbe-export-") as work:
         answer = Path(work) / "answer.safetensors"
-        got = _run(job | {"folder": str(folder.resolve()), "answer": str(answer)}, answer)
+        # -P: nothing is imported from the folder of the script.
+        run = subprocess.run(
+            [sys.executable, "-P", str(SCRIPT)], capture_output=True, text=True, check=False,
+            input=json.dumps(job | {"folder": str(folder.resolve()), "answer": str(answer)}),
+            env=os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"},
+        )  # fmt: skip
+        if run.returncode or not answer.is_file():
+            last = run.stderr.strip().rpartition("\n")[2] or f"exit code {run.returncode}"
+            raise AbbeError(f"a fresh process cannot load it: {last}")
+        got = load_file(answer)
     error = relative_error(wanted["output"], got["output"])
     if not error <= job["allowed"]:
         raise AbbeError(f"its outputs differ by {error:.2g} of their standard deviation (allowed {job['allowed']:g})")
@@ -390,17 +398,3 @@ def check(folder: Path, wanted: dict[str, Tensor], job: dict[str, Any], tokenize
     if got["tokens"].tolist() != list(tokenizer(job["text"])["input_ids"]):
         raise AbbeError("its tokenizer cuts the text into other tokens")
     return error
-
-
-def _run(job: dict[str, Any], answer: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    # -P: nothing is imported from the folder of the script.
-    run = subprocess.run(
-        [sys.executable, "-P", str(SCRIPT)], input=json.dumps(job), capture_output=True, text=True,
-        env=os.environ | {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}, check=False,
-    )  # fmt: skip
-    if run.returncode or not answer.is_file():
-        last = run.stderr.strip().rpartition("\n")[2] or f"exit code {run.returncode}"
-        raise AbbeError(f"a fresh process cannot load it: {last}")
-    return load_file(answer)

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from itertools import takewhile
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -129,14 +129,6 @@ def fold_into_queries(changes: Changes, where: str, module: nn.Module, width: in
         changes.scale(where, projection.bias, outputs)
 
 
-def query_norm(module: nn.Module) -> tuple[str, nn.Module] | None:
-    for name in _NORMS:
-        norm = getattr(module, name, None)
-        if isinstance(norm, nn.Module) and not isinstance(norm, nn.Identity):
-            return name, norm
-    return None
-
-
 def fold_into_norm(changes: Changes, where: str, name: str, norm: nn.Module, width: int, factors: Tensor) -> None:
     """Multiply the output of the norm; heads that share its weight need the same factor."""
     parameters = dict(norm.named_parameters())
@@ -186,20 +178,15 @@ def _per_weight(where: str, name: str, weight: Tensor, width: int, factors: Tens
 
 
 _CAP = "attn_logit_softcapping"  # the setting that bounds the scores
-
-
-class Seen(NamedTuple):
-    """What one layer does with its scores, and the width of its queries."""
-
-    width: int
-    sink: bool
-    softcap: float | None
-    bias: bool
+Calls = Mapping[str, AttentionCall]  # by path of the layer
 
 
 def fold(network: Any, factors_of: Mapping[Layer, Tensor], inputs: dict[str, Tensor]) -> Changes:
     """The changes that scale the logits of every head by its factor, exactly."""
-    seen = _see(network, inputs)
+    seen: dict[str, AttentionCall] = {}
+    with Tap(network) as tap, torch.no_grad():
+        tap.listen(lambda call: seen.update({call.name: call}))
+        network(**inputs)
     changes = Changes()
     folded = [layer for layer, factors in factors_of.items() if bool((factors != 1).any())]
     for layer in folded:
@@ -212,27 +199,26 @@ def fold(network: Any, factors_of: Mapping[Layer, Tensor], inputs: dict[str, Ten
     return changes
 
 
-def _fold_layer(changes: Changes, layer: Layer, factors: Tensor, seen: Seen) -> None:
-    module = layer.module
-    norm = query_norm(module)
-    if norm is not None:
-        fold_into_norm(changes, layer.path, *norm, seen.width, factors)
+def _fold_layer(changes: Changes, layer: Layer, factors: Tensor, call: AttentionCall) -> None:
+    module, width = layer.module, call.query.shape[-1]
+    norms = {name: norm for name in _NORMS if isinstance(norm := getattr(module, name, None), nn.Module)}
+    name = next((name for name, norm in norms.items() if not isinstance(norm, nn.Identity)), None)
+    if name is not None:
+        fold_into_norm(changes, layer.path, name, norms[name], width, factors)
     else:
-        fold_into_queries(changes, layer.path, module, seen.width, factors)
-    if seen.sink:
+        fold_into_queries(changes, layer.path, module, width, factors)
+    if call.sink is not None:
         sinks = getattr(module, "sinks", None)
         if not isinstance(sinks, nn.Parameter) or sinks.numel() != layer.heads:
             raise AbbeError(f"cannot fold: the sink of {layer.path} is not a separate weight that could be scaled")
         changes.scale(layer.path, sinks, factors.view(sinks.shape))
 
 
-def _fold_caps(changes: Changes, network: Any, factors_of: Mapping[Layer, Tensor], seen: Mapping[str, Seen]) -> None:
-    called = {layer: factors for layer, factors in factors_of.items() if layer.path in seen}
-    capped = {layer: factors for layer, factors in called.items() if seen[layer.path].softcap is not None}
+def _fold_caps(changes: Changes, network: Any, factors_of: Mapping[Layer, Tensor], seen: Calls) -> None:
+    capped = [layer for layer in factors_of if layer.path in seen and seen[layer.path].softcap is not None]
     if not capped:
         return
-    every = torch.cat(list(capped.values()))
-    first = next(iter(capped))
+    first, every = capped[0], torch.cat([factors_of[layer] for layer in capped])
     if not bool((every == every[0]).all()):
         raise AbbeError(
             f"cannot fold: {first.path} bounds its scores by a soft cap, one number for all layers, which must be "
@@ -246,12 +232,12 @@ def _fold_caps(changes: Changes, network: Any, factors_of: Mapping[Layer, Tensor
     changes.settings += [(owner, _CAP, cap) for owner in owners]
 
 
-def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Mapping[str, Seen]) -> None:
+def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Calls) -> None:
     """Scale each table of position biases, if all layers that read it have the same factors."""
     readers: dict[Layer, list[Layer]] = {}
     owner: Layer | None = None
     for layer in factors_of:
-        if layer.path not in seen or not seen[layer.path].bias:
+        if layer.path not in seen or not _biased(seen[layer.path]):
             continue
         if isinstance(getattr(layer.module, "relative_attention_bias", None), nn.Embedding):
             owner = layer
@@ -276,20 +262,6 @@ def _fold_biases(changes: Changes, factors_of: Mapping[Layer, Tensor], seen: Map
 def _stack(path: str) -> str:
     """The path up to the number of the layer: the encoder, or the decoder."""
     return ".".join(takewhile(lambda part: not part.isdigit(), path.split(".")))
-
-
-@torch.no_grad()
-def _see(network: Any, inputs: dict[str, Tensor]) -> dict[str, Seen]:
-    """What each layer does with its scores, by its path."""
-    seen: dict[str, Seen] = {}
-
-    def look(call: AttentionCall) -> None:
-        seen[call.name] = Seen(call.query.shape[-1], call.sink is not None, call.softcap, _biased(call))
-
-    with Tap(network) as tap:
-        tap.listen(look)
-        network(**inputs)
-    return seen
 
 
 def _biased(call: AttentionCall) -> bool:

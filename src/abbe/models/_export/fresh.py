@@ -34,11 +34,17 @@ def outputs_of(network: Any, job: dict[str, Any]) -> dict[str, Any]:
     return {name: tensor.cpu() for name, tensor in tensors.items()}
 
 
-def answer(job: dict[str, Any]) -> None:
+def main() -> None:
     """Load the folder, and write outputs, greedy text and tokens."""
+    job = json.load(sys.stdin)
+    if job["without_abbe"]:
+        sys.meta_path.insert(0, Forbidden())
+    else:
+        __import__("abbe")
     import torch
     from safetensors.torch import save_file
 
+    torch.set_num_threads(job["threads"])
     transformers: Any = __import__("transformers")
     transformers.utils.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -48,18 +54,6 @@ def answer(job: dict[str, Any]) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(job["folder"], trust_remote_code=False)
     tensors["tokens"] = torch.tensor(tokenizer(job["text"])["input_ids"], dtype=torch.int64)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, job["answer"])
-
-
-def main() -> None:
-    job = json.load(sys.stdin)
-    if job["without_abbe"]:
-        sys.meta_path.insert(0, Forbidden())
-    else:
-        __import__("abbe")
-    import torch
-
-    torch.set_num_threads(job["threads"])
-    answer(job)
 
 
 if __name__ == "__main__":

@@ -6,25 +6,26 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
+from ..._arguments import whole
 from ..._errors import AbbeError
 from ..._tensors import stored_bytes
 from .._network import dtype_name, input_device, instead_of, longest_input, place_of, quantised_by, setting, unwrapped
 from .._session.call import causal_flag
 from .device import DeviceLike, DeviceMap, DtypeLike, Placement, check_room, placement
-from .folder import check_folder, check_size, check_tokenizer, numbers_of, read_config, weight_bytes, weight_headers
-from .gguf import CAUSAL, gguf_folder, read_gguf, read_header
+from .folder import check_folder, check_size, numbers_of, read_config, read_tokenizer, weight_bytes, weight_headers
+from .gguf import gguf_folder, read_gguf, read_header
 from .sources import NAME, NAMES, Kind, Source, choose, one_line, quiet, source
 
 
@@ -67,7 +68,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
     flags = {causal_flag(module) for module in network.modules()} - {None}
     kind: Kind = "decoder" if True in flags or not flags else "encoder"
     kind = "encoder-decoder" if config.is_encoder_decoder else kind
-    return LoadedModel(label, network, tokenizer, kind, longest_input(config, network), _shape_line(network), label)
+    return _described(label, network, tokenizer, kind, label)
 
 
 # Masks and positions that older versions of transformers stored: they are computed.
@@ -100,6 +101,10 @@ class LoadedModel:
     about: str
     source: str
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The network's forward pass."""
+        return self.network(*args, **kwargs)
+
     @property
     def config(self) -> Any:
         """The network's settings, which packages read that take a transformers model, such as lm-eval."""
@@ -129,10 +134,6 @@ class LoadedModel:
         method = quantised_by(self.network)
         # Some packages show their packed weights with the dtype that they unpack them to.
         return "+".join(sorted(dtypes)) + (f" ({method})" if method else "")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The network's forward pass."""
-        return self.network(*args, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """The network's `generate`: token ids that continue a text.
@@ -165,8 +166,7 @@ class LoadedModel:
             digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
             owner, _, own_name = name.rpartition(".")
             with _weights_in_memory(parts[owner]):
-                for data in _stored_bytes(getattr(parts[owner], own_name)):
-                    digest.update(data)
+                _add_bytes(digest, getattr(parts[owner], own_name))
         return digest.hexdigest()
 
     @cached_property
@@ -177,8 +177,7 @@ class LoadedModel:
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
         for name, buffer in sorted(network.named_buffers()):
             digest.update(f"{name} {tuple(buffer.shape)}\n".encode())
-            for data in _stored_bytes(buffer):
-                digest.update(data)
+            _add_bytes(digest, buffer)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)
         digest.update((backend.to_str() if backend is not None else type(self.tokenizer).__name__).encode())
         return digest.hexdigest()
@@ -193,14 +192,13 @@ def _weights_in_memory(part: nn.Module) -> AbstractContextManager[object]:
     return context
 
 
-def _stored_bytes(tensor: Tensor) -> Iterator[memoryview]:
+def _add_bytes(digest: Any, tensor: Any) -> None:
     """The bytes of a tensor; of a quantised one, which holds others, the bytes of these."""
-    holder: Any = tensor
-    if is_traceable_wrapper_subclass(holder):
-        for name in holder.__tensor_flatten__()[0]:
-            yield from _stored_bytes(getattr(tensor, name))
-        return
-    yield stored_bytes(tensor)
+    if is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            _add_bytes(digest, getattr(tensor, name))
+    else:
+        digest.update(stored_bytes(tensor))
 
 
 def load(
@@ -264,10 +262,75 @@ def configuration(model: str | os.PathLike[str]) -> Any:
         raise AbbeError(f"{name} has no config.json: give the folder of the model, or its shape")
     with quiet():
         folder = source(name, fetch=False).folder
-        folder = folder.parent if folder.name == "config.json" else folder
-        if not (folder / "config.json").is_file():
-            raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
-        return read_config(folder)
+        return read_config(folder.parent if folder.name == "config.json" else folder)
+
+
+# The sizes of a shape as LlamaConfig names them.
+_REQUIRED = {"layers": "num_hidden_layers", "heads": "num_attention_heads", "width": "hidden_size"}
+_REQUIRED |= {"mlp": "intermediate_size", "vocabulary": "vocab_size"}
+_SIZES = _REQUIRED | {"kv_heads": "num_key_value_heads", "head_width": "head_dim"}
+
+
+def llama_configuration(shape: Mapping[str, Any]) -> Any:
+    """The configuration of a Llama with these sizes.
+
+    Args:
+        shape: layers, heads, width, mlp, vocabulary, and if they differ kv_heads and head_width; all >= 1.
+
+    Returns:
+        A LlamaConfig.
+
+    Raises:
+        AbbeError: a size is missing, unknown, or does not divide another.
+
+    Examples:
+        >>> sizes = {"layers": 2, "heads": 4, "width": 64, "mlp": 128, "vocabulary": 100}
+        >>> abbe.models.llama_configuration(sizes).head_dim
+        16
+    """
+    from transformers import LlamaConfig
+
+    if unknown := sorted(set(map(str, shape)) - set(_SIZES)):
+        raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join(_SIZES)}")
+    if missing := [name for name in _REQUIRED if name not in shape]:
+        raise AbbeError(f"shape lacks {', '.join(missing)}: give for example layers=32,heads=32,width=4096,...")
+    size = {name: whole(name, value, least=1) for name, value in shape.items()}
+    heads, kv_heads = size["heads"], size.get("kv_heads", size["heads"])
+    if heads % kv_heads:
+        raise AbbeError(f"shape has {heads} heads, which {kv_heads} kv_heads do not divide")
+    if "head_width" not in size and size["width"] % heads:
+        raise AbbeError(f"shape has width {size['width']}, which {heads} heads do not divide: give head_width")
+    named: dict[str, Any] = {_SIZES[name]: value for name, value in size.items()}
+    # Rotary positions take no memory, so any length can be estimated.
+    return LlamaConfig(**named, max_position_embeddings=1 << 20, tie_word_embeddings=False)
+
+
+def built(config: Any, *, name: str, hollow: bool = False) -> LoadedModel:
+    """The network of a configuration with random weights and without a tokenizer.
+
+    Args:
+        config: of transformers.
+        name: shown in tables.
+        hollow: on the meta device: shapes, but no memory for the weights.
+
+    Returns:
+        The network.
+
+    Examples:
+        >>> sizes = {"layers": 80, "heads": 64, "kv_heads": 8, "width": 8192, "mlp": 28672, "vocabulary": 128256}
+        >>> model = abbe.models.built(abbe.models.llama_configuration(sizes), name="70B", hollow=True)
+        >>> round(sum(one.numel() for one in model.network.parameters()) / 1e9)
+        71
+    """
+    import transformers
+
+    auto, kind = choose(config, name)
+    place = torch.device("meta" if hollow else "cpu")
+    with quiet(), one_line(f"cannot build a network like {name}"), place, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network: Any = getattr(transformers, auto).from_config(config)
+        network.eval().requires_grad_(False)
+    return LoadedModel(name, network, None, kind, longest_input(config, network), "", name)
 
 
 def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
@@ -278,47 +341,45 @@ def _from_gguf(name: str, path: Path, placed: Placement) -> LoadedModel:
         unpacked = 4.0 * sum(read_header(path).weights.values())
     check_room(name, unpacked, Placement(torch.device("cpu"), torch.float32))
     if (folder := gguf_folder(path)) is not None:
-        check_room(name, weight_bytes(weight_headers(folder), placed.dtype), placed)
-        config = read_config(folder)
-        network, tokenizer = _read_network(folder, config, CAUSAL, placed), _read_tokenizer(folder, config)
+        loaded = _from_folder(Source(name, folder, str(path)), placed)
     elif placed.device_map is None:
         network, tokenizer = read_gguf(path, placed.dtype)
-        network.to(placed.device)
+        network.to(placed.device).eval().requires_grad_(False)
+        loaded = _described(name, network, tokenizer, "decoder", str(path))
     else:
         raise AbbeError(f"{path} cannot be cached, and device_map spreads only cached models: free some disk space")
-    return _loaded(name, network, tokenizer, "decoder", str(path), _shape_line(network) + ", from GGUF")
+    return replace(loaded, about=f"{loaded.about}, from GGUF")
 
 
 def _from_folder(found: Source, placed: Placement) -> LoadedModel:
     name, folder, origin, about = found
     check_folder(folder)
     config, header = read_config(folder), weight_headers(folder)
-    choice = choose(config, folder)
+    auto, kind = choose(config, folder)
     quantised = getattr(config, "quantization_config", None) is not None
-    check_size(config, choice.auto, numbers_of(header, quantised), len(header), f"in {folder}")
+    check_size(config, auto, numbers_of(header, quantised), len(header), f"in {folder}")
     check_room(name, weight_bytes(header, placed.dtype), placed)
     if quantised and placed.device.type != "cpu":
         # Packed weights cannot be moved afterwards.
         placed = placement(None, placed.dtype, placed.device_map or {"": str(placed.device)})
-    tokenizer = _read_tokenizer(folder, config)
-    network = _read_network(folder, config, choice.auto, placed)
-    return _loaded(name, network, tokenizer, choice.kind, origin, about or _shape_line(network))
+    tokenizer = read_tokenizer(folder, config)
+    network = _read_network(folder, config, auto, placed).eval().requires_grad_(False)
+    return _described(name, network, tokenizer, kind, origin, about)
 
 
-def _loaded(name: str, network: nn.Module, tokenizer: Any, kind: Kind, source: str, about: str) -> LoadedModel:
-    network.eval().requires_grad_(False)
-    return LoadedModel(name, network, tokenizer, kind, longest_input(network.config, network), about, source)
-
-
-def _shape_line(network: Any) -> str:
+def _described(
+    name: str, network: Any, tokenizer: Any, kind: Kind, source: str, about: str | None = None
+) -> LoadedModel:
     text = network.config.get_text_config()
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     layers, heads, width = (setting(text, name) or "?" for name in names)
     million = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-    return f"{type(network).__name__}, {layers} layers x {heads} heads, width {width}, {million:.3g} M parameters"
+    shape = f"{type(network).__name__}, {layers} layers x {heads} heads, width {width}, {million:.3g} M parameters"
+    context = longest_input(network.config, network)
+    return LoadedModel(name, network, tokenizer, kind, context, about or shape, source)
 
 
-def _read_network(folder: Path, config: Any, auto: str, placed: Placement) -> nn.Module:
+def _read_network(folder: Path, config: Any, auto: str, placed: Placement) -> Any:
     """The weights of the folder; transformers would initialise missing ones at random, and leave others out."""
     import transformers
 
@@ -344,9 +405,8 @@ def _read_network(folder: Path, config: Any, auto: str, placed: Placement) -> nn
             f"the weights in {folder} do not fit its config.json: {len(unused)} have no place in the "
             f"{type(network).__name__}, such as {', '.join(unused[:3])}"
         )
-    loaded: nn.Module = network
     with one_line(f"cannot put the model in {folder} on {placed.device}"):
-        return loaded if placed.device_map is not None or quantised_by(network) else loaded.to(placed.device)
+        return network if placed.device_map is not None or quantised_by(network) else network.to(placed.device)
 
 
 def _unused(network: Any, unexpected: Iterable[str]) -> list[str]:
@@ -360,11 +420,3 @@ def _unused(network: Any, unexpected: Iterable[str]) -> list[str]:
     # Quantised checkpoints have scales, such as those of a cache, that not every package reads.
     modules = {name for name, _ in network.named_modules()}
     return [key for key in unused if key.rpartition(".")[0] not in modules]
-
-
-def _read_tokenizer(folder: Path, config: Any) -> Any:
-    from transformers import AutoTokenizer
-
-    check_tokenizer(folder, config)
-    with one_line(f"cannot read the tokenizer in {folder}"):
-        return AutoTokenizer.from_pretrained(folder, config=config, trust_remote_code=False, local_files_only=True)

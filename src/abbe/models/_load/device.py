@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,7 +106,12 @@ def as_dtype(given: DtypeLike) -> torch.dtype:
 
 def available() -> list[str]:
     """The CPU, and every accelerator that torch sees here."""
-    return [CPU, *_accelerators()]
+    names = [CPU]
+    for kind in _ACCELERATORS:
+        backend = getattr(torch, kind, None)
+        if backend is not None and backend.is_available():  # of Apple's there is at most one
+            names += [kind] if kind == "mps" else [f"{kind}:{number}" for number in range(backend.device_count())]
+    return names
 
 
 def check_has_dtype(device: torch.device, dtype: torch.dtype) -> None:
@@ -118,17 +123,6 @@ def check_has_dtype(device: torch.device, dtype: torch.dtype) -> None:
         name = dtype_name(dtype)
         others = " or ".join(other for other in ("float32", "float16") if other != name)
         raise AbbeError(f"{device} cannot compute in {name}: choose {others}, or another device") from None
-
-
-def _accelerators() -> Iterator[str]:
-    for kind in _ACCELERATORS:
-        backend = getattr(torch, kind, None)
-        if backend is None or not backend.is_available():
-            continue
-        if kind == "mps":  # at most one
-            yield kind
-        else:
-            yield from (f"{kind}:{number}" for number in range(backend.device_count()))
 
 
 def _can_compute(device: torch.device) -> bool:

@@ -46,25 +46,18 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise AbbeError(f"{folder} is a file: give the folder that it lies in, or a .gguf file")
     if (folder / ADAPTER).is_file():
-        raise _adapter(folder)
-    if not (folder / "config.json").is_file():
-        raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
+        base = shown(read_settings(folder, ADAPTER).get("base_model_name_or_path"))
+        if (folder / "config.json").is_file():
+            raise AbbeError(
+                f"{folder} holds a model and a PEFT adapter of {base}: move {ADAPTER} away to load the model without "
+                "it, or save the result of merge_and_unload()"
+            )
+        raise AbbeError(
+            f"{folder} is a PEFT adapter of {base}, not a model: give abbe PeftModel.from_pretrained(base, folder) "
+            "instead of a name, or the folder to which you save its merge_and_unload()"
+        )
     if part := next(folder.glob("shard-*-model-*.safetensors"), None):  # transformers prefers them to all others
         raise AbbeError(f"{part} is a part of a distributed checkpoint: consolidate it, and give that folder")
-
-
-def _adapter(folder: Path) -> AbbeError:
-    with one_line(f"cannot read the adapter in {folder}"):
-        base = shown(json.loads((folder / ADAPTER).read_text(encoding="utf-8")).get("base_model_name_or_path"))
-    if (folder / "config.json").is_file():
-        return AbbeError(
-            f"{folder} holds a model and a PEFT adapter of {base}: move {ADAPTER} away to load the model without it, "
-            "or save the result of merge_and_unload()"
-        )
-    return AbbeError(
-        f"{folder} is a PEFT adapter of {base}, not a model: give abbe PeftModel.from_pretrained(base, folder) instead "
-        "of a name, or the folder to which you save its merge_and_unload()"
-    )
 
 
 def read_settings(folder: Path, name: str = "config.json") -> dict[str, Any]:
@@ -79,6 +72,8 @@ def read_config(folder: Path) -> Any:
     """The configuration in a folder, by transformers, without what could fetch code or read other files."""
     from transformers import AutoConfig
 
+    if not (folder / "config.json").is_file():
+        raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
     settings = read_settings(folder)
     _check_settings(folder, settings)
     # A copy, because transformers has no way to leave out a key of the file.
@@ -92,6 +87,9 @@ def read_config(folder: Path) -> Any:
 
 
 def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
+    from huggingface_hub import constants
+
+    may_fetch = importlib.util.find_spec("kernels") is not None and not constants.HF_HUB_OFFLINE
     if not isinstance(settings.get("model_type"), str):
         raise AbbeError(f"cannot read the model in {folder}: config.json has no model_type")
     for key, value in _entries(settings):
@@ -101,18 +99,12 @@ def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
             )
         if ("layer" in key or key in _LISTED) and isinstance(value, int) and value > _MOST:
             raise AbbeError(f"{folder}/config.json is damaged: {key} is {shown(value)}")
-        if _may_fetch(key, value):
+        asks = {"quant_method": value not in _WITHOUT_KERNELS, "model_type": value in _WITH_KERNELS}
+        if may_fetch and asks.get(key):
             raise AbbeError(
                 f"{folder}/config.json asks for {shown(value)} ({key}), for which transformers may fetch code from the "
                 "hub with the package kernels: set HF_HUB_OFFLINE=1, or uninstall kernels"
             )
-
-
-def _may_fetch(key: str, value: Any) -> bool:
-    from huggingface_hub import constants
-
-    asks = (key == "quant_method" and value not in _WITHOUT_KERNELS) or (key == "model_type" and value in _WITH_KERNELS)
-    return asks and importlib.util.find_spec("kernels") is not None and not constants.HF_HUB_OFFLINE
 
 
 def _entries(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -146,7 +138,17 @@ def _is_built_in(choice: Any) -> bool:
     return isinstance(choice, str) and (choice in _BUILT_IN or choice.startswith("abbe:"))
 
 
-def check_tokenizer(folder: Path, config: Any) -> None:
+def read_tokenizer(folder: Path, config: Any = None, **options: Any) -> Any:
+    """The tokenizer in a folder, by transformers, once its settings are checked."""
+    from transformers import AutoTokenizer
+
+    _check_tokenizer(folder, config)
+    with one_line(f"cannot read the tokenizer in {folder / options.get('gguf_file', '')}"):
+        options |= {} if config is None else {"config": config}
+        return AutoTokenizer.from_pretrained(folder, **options, trust_remote_code=False, local_files_only=True)
+
+
+def _check_tokenizer(folder: Path, config: Any) -> None:
     """Refuse tokenizer settings that load something other than a tokenizer, or read files elsewhere."""
     import transformers
 
@@ -181,9 +183,15 @@ def _is_ours(folder: Path, name: str) -> bool:
 
 def weight_headers(folder: Path) -> Header:
     """Names, dtypes and sizes of the weights that transformers will read, from safetensors inside the folder."""
+    from safetensors import safe_open
+
     merged: Header = {}
     for file in _weight_files(folder):
-        merged |= _header(file)
+        failure = f"cannot read the model in {folder}: {file.name} is not a safetensors file"
+        with one_line(failure), safe_open(file, framework="pt") as opened:
+            for name in opened.keys():  # noqa: SIM118
+                part = opened.get_slice(name)
+                merged[name] = part.get_dtype(), math.prod(part.get_shape())
     return merged
 
 
@@ -223,17 +231,6 @@ def _inside(folder: Path, name: str) -> Path:
             f"{folder}/{name} is a link out of the folder, to {file}: give the folder of that file, or copy it"
         )
     return folder / name
-
-
-def _header(file: Path) -> Header:
-    from safetensors import safe_open
-
-    with (
-        one_line(f"cannot read the model in {file.parent}: {file.name} is not a safetensors file"),
-        safe_open(file, framework="pt") as opened,
-    ):
-        parts = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118
-        return {name: (part.get_dtype(), math.prod(part.get_shape())) for name, part in parts.items()}
 
 
 def check_size(config: Any, auto: str, held: int, parts: int, where: str) -> None:

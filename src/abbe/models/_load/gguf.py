@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from ..._errors import AbbeError
 from ..._files import file_sha256
-from .folder import check_size, check_tokenizer
+from .folder import check_size, read_tokenizer
 from .sources import ABOUT, cache_folder, one_line
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
@@ -189,23 +188,21 @@ def _is_intact(folder: Path, facts: dict[str, Any]) -> bool:
 
 def _convert(path: Path, folder: Path) -> bool:
     """Write the model as transformers does; False if its tokenizer does not survive the round trip."""
-    from transformers import AutoTokenizer
-
     network, tokenizer = read_gguf(path, torch.float32)
-    network.save_pretrained(folder)  # type: ignore[operator]
+    network.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
-    again = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    again = read_tokenizer(folder)
     return bool(again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str())
 
 
-def read_gguf(path: Path, dtype: torch.dtype) -> tuple[nn.Module, Any]:
+def read_gguf(path: Path, dtype: torch.dtype) -> tuple[Any, Any]:
     """The causal language model of a GGUF file with all its weights, and its tokenizer."""
     with one_line(f"cannot read {path} as GGUF"):
         header = read_header(path)
         return _network(path, header, dtype), _tokenizer(path, header.settings)
 
 
-def _network(path: Path, header: Header, dtype: torch.dtype) -> nn.Module:
+def _network(path: Path, header: Header, dtype: torch.dtype) -> Any:
     """Build the model from the file's settings, then fill every weight; a missing weight is an error."""
     transformers = import_module("transformers")
     read = import_module("transformers.modeling_gguf_pytorch_utils").load_gguf_checkpoint
@@ -223,8 +220,7 @@ def _network(path: Path, header: Header, dtype: torch.dtype) -> nn.Module:
     if missing:
         raise AbbeError(f"{path} lacks weights of its own architecture, such as {min(missing)}")
     network.tie_weights()
-    loaded: nn.Module = network
-    return loaded
+    return network
 
 
 def _check_blocks(path: Path, header: Header) -> None:
@@ -241,27 +237,17 @@ def _check_blocks(path: Path, header: Header) -> None:
 
 def _tokenizer(path: Path, settings: Mapping[str, Any]) -> Any:
     """The tokenizer of the file, with a begin token if the file asks for one."""
-    from transformers import AutoTokenizer
+    from tokenizers.processors import TemplateProcessing
 
-    check_tokenizer(path.parent, None)  # transformers reads the settings beside the file
     with redirect_stderr(io.StringIO()):
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(path.parent), gguf_file=path.name, trust_remote_code=False, local_files_only=True
-        )
+        tokenizer = read_tokenizer(path.parent, gguf_file=path.name)  # settings beside the file are read, too
     # As llama.cpp reads it: the file's setting, else yes for sentencepiece vocabularies only.
     setting = settings.get("tokenizer.ggml.add_bos_token")
     wanted = bool(setting) if setting is not None else settings.get("tokenizer.ggml.model") == "llama"
-    if wanted and tokenizer.bos_token is not None:
-        _begin_with(tokenizer, tokenizer.bos_token)
+    begin, number = tokenizer.bos_token, tokenizer.bos_token_id
+    if wanted and begin is not None and tokenizer("a").input_ids[:1] != [number]:
+        # transformers loses this rule when it converts a GGUF vocabulary.
+        tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+            single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, number)]
+        )
     return tokenizer
-
-
-def _begin_with(tokenizer: Any, begin: str) -> None:
-    """transformers loses this rule when it converts a GGUF vocabulary."""
-    from tokenizers.processors import TemplateProcessing
-
-    if tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id]:
-        return
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"{begin} $A", pair=f"{begin} $A {begin} $B", special_tokens=[(begin, tokenizer.bos_token_id)]
-    )

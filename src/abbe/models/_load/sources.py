@@ -16,6 +16,8 @@ from typing import Any, Literal, NamedTuple
 
 from ..._errors import AbbeError
 
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
@@ -49,18 +51,11 @@ def first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
-Kind = Literal["decoder", "encoder", "encoder-decoder"]
+def choose(config: Any, where: str | Path, saved: str | None = None) -> tuple[str, Kind]:
+    """The auto class (its name in transformers) for a model, and the kind of network that it gives.
 
-
-class Choice(NamedTuple):
-    """The auto class (its name in transformers) and the kind of network that it gives."""
-
-    auto: str
-    kind: Kind
-
-
-def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
-    """From the class that the weights were saved as; a head that the weights lack is never initialised."""
+    From the class that the weights were saved as; a head that the weights lack is never initialised.
+    """
     from transformers.models.auto import modeling_auto as auto
 
     kind = str(config.model_type)
@@ -69,15 +64,15 @@ def choose(config: Any, where: str | Path, saved: str | None = None) -> Choice:
     masked = auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     pairs = auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES
     if saved is not None and saved.endswith("EncoderModel") and kind in auto.MODEL_FOR_TEXT_ENCODING_MAPPING_NAMES:
-        return Choice("AutoModelForTextEncoding", "encoder")
+        return "AutoModelForTextEncoding", "encoder"
     if getattr(config, "is_encoder_decoder", False):
         if kind in pairs:
-            return Choice("AutoModelForSeq2SeqLM" if saved in (None, pairs[kind]) else "AutoModel", "encoder-decoder")
+            return "AutoModelForSeq2SeqLM" if saved in (None, pairs[kind]) else "AutoModel", "encoder-decoder"
     elif kind in masked and not getattr(config, "is_decoder", False):
-        return Choice("AutoModelForMaskedLM" if saved == masked[kind] else "AutoModel", "encoder")
+        return "AutoModelForMaskedLM" if saved == masked[kind] else "AutoModel", "encoder"
     elif kind in causal:
         names = (causal[kind],) if isinstance(causal[kind], str) else causal[kind]
-        return Choice("AutoModelForCausalLM" if saved in (None, *names) else "AutoModel", "decoder")
+        return "AutoModelForCausalLM" if saved in (None, *names) else "AutoModel", "decoder"
     raise AbbeError(f"{where} holds a {saved or kind}, which is not a text model that abbe can load")
 
 

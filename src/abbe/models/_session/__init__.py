@@ -34,7 +34,7 @@ class Session:
 
     Attributes:
         modules: the attention modules with their paths.
-        reader: numbers layers and builds AttentionCalls.
+        layers: those seen so far, numbered.
         trial: the forward pass of a check in progress, None otherwise.
         error: of the last check, even if it failed.
     """
@@ -42,12 +42,13 @@ class Session:
     def __init__(self, network: Any, prefix: str) -> None:
         self.network = network
         self.modules: dict[nn.Module, str] = {}
-        self.reader = CallReader(network)
+        self.layers = Layers()
         self.trial: Trial | None = None
         self.error: float | None = None
         self._name = f"{prefix}{next(_numbers)}"
         self._undo: ExitStack | None = None
         self._watching = False
+        self._inputs: dict[nn.Module, tuple[Tensor | None, Literal["self", "cross"]]] = {}
 
     @property
     def is_open(self) -> bool:
@@ -89,11 +90,24 @@ class Session:
             self._undo, self._watching = None, False
 
     def watch(self) -> None:
-        """See inputs and kinds of layers from now on: `reader.read` needs them."""
+        """See inputs and kinds of layers from now on: `read` needs them."""
         if self._undo is not None and not self._watching:
             with lock:
-                self.reader.watch(self.modules, self._undo)
+                self._watch_inputs(self._undo)
             self._watching = True
+
+    def read(self, raw: RawCall) -> tuple[LayerKey, AttentionCall]:
+        """The layer that this call belongs to, and its inputs without gradients."""
+        name, options = self.modules.get(raw.module, type(raw.module).__name__), raw.options
+        # Removed: otherwise the states of every layer would live until its next call.
+        hidden, kind = self._inputs.pop(raw.module, (None, "self"))
+        layer, number, place = self.layers.enter(name, kind)
+        call = AttentionCall(
+            number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
+            options.softcap, detached(options.sink), detached(options.position_bias), options.window,
+            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer), place,
+        )  # fmt: skip
+        return layer, call
 
     def check(self, inputs: dict[str, Any], failure: str) -> float:
         """Compare the model's plain output for these inputs with its output in the session, whose calls go to `trial`.
@@ -117,8 +131,8 @@ class Session:
                         cases.append((f"{model} with padding", padded, plain))
         with ExitStack() as undo:
             if not self._watching:
-                self.reader.watch(self.modules, undo)
-            self.trial = trial = Trial(self.network, self.reader.layers)
+                self._watch_inputs(undo)
+            self.trial = trial = Trial(self.network, self.layers)
             undo.callback(trial.finder.close)
             undo.callback(setattr, self, "trial", None)
             outputs = [checked_output(self.network, given) for _, given, _ in cases]
@@ -145,6 +159,20 @@ class Session:
                 f"{type(self.network).__name__} does not run on {', '.join(inputs)} alone{advice}"
             ) from error
 
+    def _watch_inputs(self, undo: ExitStack) -> None:
+        """See the inputs of the attention modules, and where a forward pass begins."""
+        undo.callback(self._inputs.clear)
+        for module in self.modules:
+            undo.callback(module.register_forward_pre_hook(self._see_input, with_kwargs=True).remove)
+        for name, part in models_within(self.network):
+            undo.callback(part.register_forward_pre_hook(self._begin(name)).remove)
+
+    def _begin(self, prefix: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        return lambda part, args: self.layers.begin_pass(prefix)
+
+    def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._inputs[module] = attention_input(args, kwargs), attention_kind(module, args, kwargs)
+
     def _where(self, module: nn.Module) -> str:
         return f"{type(self.network).__name__} ({self.modules.get(module, type(module).__name__)})"
 
@@ -161,44 +189,6 @@ def register(name: str, attend: Callable[..., Any], make_mask: Any, undo: ExitSt
             interface.register(name, function)
             # There is no public way to unregister.
             undo.callback(interface._global_mapping.pop, name, None)
-
-
-class CallReader:
-    """Numbers the layers of one model and turns each call into an AttentionCall."""
-
-    def __init__(self, network: nn.Module) -> None:
-        self.layers = Layers()
-        self._network = network
-        self._modules: dict[nn.Module, str] = {}
-        self._inputs: dict[nn.Module, tuple[Tensor | None, Literal["self", "cross"]]] = {}
-
-    def watch(self, modules: dict[nn.Module, str], undo: ExitStack) -> None:
-        """See the inputs of these attention modules (with their paths), and where a forward pass begins."""
-        self._modules = modules
-        undo.callback(self._inputs.clear)
-        for module in modules:
-            undo.callback(module.register_forward_pre_hook(self._see_input, with_kwargs=True).remove)
-        for name, part in models_within(self._network):
-            undo.callback(part.register_forward_pre_hook(self._begin(name)).remove)
-
-    def read(self, raw: RawCall) -> tuple[LayerKey, AttentionCall]:
-        """The layer that this call belongs to, and its inputs without gradients."""
-        name, options = self._modules.get(raw.module, type(raw.module).__name__), raw.options
-        # Removed: otherwise the states of every layer would live until its next call.
-        hidden, kind = self._inputs.pop(raw.module, (None, "self"))
-        layer, number, place = self.layers.enter(name, kind)
-        call = AttentionCall(
-            number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
-            options.softcap, detached(options.sink), detached(options.position_bias), options.window,
-            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer), place,
-        )  # fmt: skip
-        return layer, call
-
-    def _begin(self, prefix: str) -> Callable[[nn.Module, tuple[Any, ...]], None]:
-        return lambda part, args: self.layers.begin_pass(prefix)
-
-    def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._inputs[module] = attention_input(args, kwargs), attention_kind(module, args, kwargs)
 
 
 def watch_passes(
@@ -276,7 +266,8 @@ def save_as_plain(
     """
 
     def reduced(model: nn.Module, protocol: Any) -> Any:
-        with _silent(models), configs.removed(), _without_hooks(models[0]), _without(models[0], added):
+        parts = {name: part for name, part in models[0]._modules.items() if name != added}
+        with _silent(models), configs.removed(), _without_hooks(models[0]), changed([(models[0], "_modules", parts)]):
             # deepcopy treats everything in its memory as copied, so tensors are shared.
             plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
         return plain.__reduce_ex__(protocol)
@@ -311,7 +302,3 @@ def _without_hooks(network: nn.Module) -> AbstractContextManager[None]:
         (module, name, type(hooks)((key, hook) for key, hook in hooks.items() if key not in ours))
         for module, name, hooks in held
     )
-
-
-def _without(network: nn.Module, part: str | None) -> AbstractContextManager[None]:
-    return changed([(network, "_modules", {name: held for name, held in network._modules.items() if name != part})])
