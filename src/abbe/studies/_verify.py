@@ -123,7 +123,7 @@ class Verdicts(list[Verdict]):
         # These need the extra `report`.
         from markupsafe import Markup
 
-        from ..views.drawing import svg
+        from ..views.charts import svg
         from ..views.html import render
 
         charts = {theme: Markup(svg(verify_chart(self, theme))) for theme in THEMES}
