@@ -81,6 +81,11 @@ def length_axis(lengths: Sequence[int]) -> Channel:
     return places_axis("length", "length L (tokens)", lengths)
 
 
+def depth_axis(title: str) -> Channel:
+    """Where in a prompt something stands, with room at both ends for points that are shifted a little."""
+    return axis("depth", title, (-0.08, 1.08), values=[0, 0.25, 0.5, 0.75, 1], format=".2~f")
+
+
 def linear_axis(field: str, title: str, values: Sequence[float]) -> Channel:
     """From zero; the uppermost tick stays below the edge."""
     return axis(field, title, (1.08 * min((0.0, *values)), 1.08 * max((0.0, *values)) or 1.0))
@@ -100,7 +105,7 @@ def near_axis(field: str, title: str, values: Sequence[float], most: float = mat
     """Linear around the values, not from 0: for points and lines, which have no length to compare."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     room = 0.1 * (high - low) or 0.1 * abs(high) or 0.1
-    return axis(field, title, (low - room, min(most, high + room)), clamp=True, tickCount=5)
+    return axis(field, title, (low - room, min(most, high + room)), clamp=True)
 
 
 def share_axis(field: str, title: str, _: Sequence[float] = ()) -> Channel:
@@ -310,14 +315,14 @@ class Plot:
         by = {along: low, f"{along}2": high, "strokeDash": None, "strokeWidth": None}
         return self.draw("rule", data, series, by, **{"strokeWidth": 3, "opacity": 0.45} | mark)
 
-    def band(self, rows: Rows, series: str = "", opacity: float = 0.2) -> Self:
+    def band(self, rows: Rows, series: str = "", opacity: float = 0.2, **mark: Any) -> Self:
         """An area from low to high, in the colour of its line; a bar at a single place."""
         data = as_data(rows).having("low", "high")
-        colour = {"color": self.looks[series].colour} if series else {}
+        mark |= {"color": self.looks[series].colour} if series else {}
         places = () if isinstance(data.rows, str) else {row[self.axes["x"]["field"]] for row in data.rows}
         if self.alone or len(places) == 1:
-            return self.ends(data, strokeWidth=4, opacity=2 * opacity, **colour)
-        return self.draw("area", data, "", {"y": "low", "y2": "high"}, opacity=opacity, **colour)
+            return self.ends(data, strokeWidth=4, opacity=2 * opacity, **mark)
+        return self.draw("area", data, "", {"y": "low", "y2": "high"}, opacity=opacity, **mark)
 
     def level(self, values: Mapping[str, float] | Sequence[float], along: str = "y", **mark: Any) -> Self:
         """A dashed line across the panel at each value, with its name, if it has one, at the right end."""
