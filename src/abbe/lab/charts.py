@@ -158,7 +158,7 @@ def _lengths(experiment: Experiment, theme: ThemeName) -> Spec:
     x, accuracy = kit.places_axis("length", "items in the list", places), kit.share_axis("accuracy", "accuracy")
     nats = kit.near_axis("entropy", "entropy of the weights (nats)", [0.0, math.log(max(places))])
     tips = {"shown": "run", "length": "items", "accuracy": "", "entropy": "entropy (nats)", "seed": ""}
-    dashed = {"strokeDash": list(_PUBLISHED_DASH), "color": colours.soft}
+    dashed: Row = {"strokeDash": list(_PUBLISHED_DASH), "color": colours.soft}
     means = table.drop("seed")
     # Equal weights have the largest entropy there can be.
     most = [{"length": length, "entropy": math.log(length)} for length in places]
@@ -327,8 +327,7 @@ def _curves(
         plot.dots(rows if len(steps) == 1 else [], size=40)
         if quantity == "separability":
             control = _medians(experiment, series, "separability_control")
-            plain = {"strokeDash": None, "strokeWidth": None}
-            plot.draw("line", control, "", plain, strokeDash=[1.5, 3], strokeWidth=1.5, opacity=0.9)
+            plot.line(control, strokeDash=[1.5, 3], strokeWidth=1.5, opacity=0.9)
         panels.append(plot.panel(title))
     return kit.finished(panels, question, about, theme, columns=3, legend_columns=3)
 
@@ -381,7 +380,7 @@ def _auc(rows: list[Row], theme: ThemeName) -> Spec:
     colours, y = THEMES[theme], kit.names_axis("signal", None, [row["signal"] for row in rows], labelLimit=200)
     x = kit.axis("auc", "AUC", (0, 1), values=[0, 0.25, 0.5, 0.75, 1], format=".2f")
     plot = Plot(x, y, {"signal": "warns", **_TIPS}).level([0.5], "x", color=colours.control)
-    plot.ends(rows, "", "auc_low", "auc_high", "x", color=colours.selected).dots(rows, size=60, color=colours.selected)
+    plot.ends(rows, "auc_low", "auc_high", "x", color=colours.selected).dots(rows, size=60, color=colours.selected)
     return plot.panel("quantities of the monitor", height=_LINE * len(rows))
 
 
@@ -408,7 +407,7 @@ def _roc(experiment: Experiment, signals: list[Row], theme: ThemeName) -> Spec |
     chance = [{"false_alarms": share, "warned": share} for share in (0, 1)]
     plot.line(chance, color=THEMES[theme].control, strokeDash=[4, 3])
     order = {"order": {"field": "place", "type": "quantitative"}}
-    plot.draw("line", [*points, *ends], "", order, strokeWidth=2, interpolate="step-after")
+    plot.draw("line", [*points, *ends], order, strokeWidth=2, interpolate="step-after")
     return plot.panel("as the threshold is lowered")
 
 
@@ -424,11 +423,8 @@ def _alerts(rows: list[Row], theme: ThemeName) -> Spec | None:
     ]
     order = [row["signal"] for row in sorted(rows, key=lambda row: row["false_alarms"] - row["warned"])]
     x = kit.axis("share", "share of runs", (0, 1), format="%", tickCount=5)
-    plot = Plot(
-        x, kit.names_axis("signal", None, order, labelLimit=200),
-        {"signal": "alert", "shown": "of", "share": "", "lead": "median lead (steps)"},
-        color=kit.by_value("shown", {_WARNED: colours.third, _FALSE: colours.claim}),
-        shape=kit.by_value("shown", {_WARNED: "circle", _FALSE: "diamond"}),
-    )  # fmt: skip
-    plot.ends(rows, "", "warned", "false_alarms", "x", color=colours.control, strokeWidth=1, opacity=0.6)
+    y = kit.names_axis("signal", None, order, labelLimit=200)
+    looks = kit.point_looks("shown", shares.values(), (colours.third, colours.claim), ("circle", "diamond"))
+    plot = Plot(x, y, {"signal": "alert", "shown": "of", "share": "", "lead": "median lead (steps)"}, **looks)
+    plot.ends(rows, "warned", "false_alarms", "x", color=colours.control, strokeWidth=1, opacity=0.6)
     return plot.dots(points, size=60).panel("alerts of the monitor, as they are", height=_LINE * len(rows))

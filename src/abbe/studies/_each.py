@@ -127,7 +127,7 @@ class Reports(Result, study="report --each", page="index.html"):
             if present := [row for row in rows if row[name] is not None]:
                 y = charts.linear_axis(name, number.label, charts.numbers(present, name, low, high))
                 plot = charts.Plot(x, y, {"model": "", name: number.label, low: "", high: ""})
-                plot.ends(present, "", low, high, color=colour, strokeWidth=1.5, opacity=1)
+                plot.ends(present, low, high, color=colour, strokeWidth=1.5, opacity=1)
                 plot.line(present, color=colour, strokeWidth=1, opacity=0.5).dots(present, color=colour, size=45)
                 panels.append(plot.panel(number.label))
         about = ["means over all heads at the largest length; bars: intervals from resampling windows"]

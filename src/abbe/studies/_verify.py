@@ -370,7 +370,13 @@ def _panel(rows: Sequence[dict[str, Any]], largest: float, theme: Theme, last: b
     """One section; only the last panel has the labels of the axis that all share."""
     from ..views.charts import Plot, axis, by_value, names_axis
 
-    ticks = {"values": [10.0**k for k in range(-2, 7)], "format": "~g", "grid": False, "labels": last, "ticks": last}
+    ticks: dict[str, Any] = {
+        "values": [10.0**k for k in range(-2, 7)],
+        "format": "~g",
+        "grid": False,
+        "labels": last,
+        "ticks": last,
+    }
     x = axis("worst", _RATIO if last else None, (_LEAST, max(2.0, 1.3 * largest)), log=True, **ticks)
     names = [row["statement"] for row in rows]
     y = names_axis("statement", None, names, grid=True, labelLimit=220, ticks=False, domain=False)
@@ -381,6 +387,6 @@ def _panel(rows: Sequence[dict[str, Any]], largest: float, theme: Theme, last: b
         shape=by_value("outcome", _SHAPES),
     )  # fmt: skip
     plot.level([1.0], "x", color=theme.ink)
-    plot.ends(rows, "", "typical", "worst", "x", strokeWidth=1.5, opacity=0.55)
-    plot.draw("tick", rows, "", {"x": "typical"}, thickness=2, size=9).dots(rows, size=46)
+    plot.ends(rows, "typical", "worst", "x", strokeWidth=1.5, opacity=0.55)
+    plot.draw("tick", rows, {"x": "typical"}, thickness=2, size=9).dots(rows, size=46)
     return plot.panel(rows[0]["section"], _WIDTH, _ROW * len(rows))

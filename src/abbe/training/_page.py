@@ -218,9 +218,9 @@ def watch_chart(training: Training, theme: ThemeName) -> Spec:
         limits = [{"step": step, "limit": shared_by(of_heads[limit].to_list())} for (step,), of_heads in by_step]
         scale = kit.log_axis if name.partition("@")[0] in _LOGARITHMIC else kit.linear_axis
         measured = plot(scale("value", quantity.unit, kit.numbers([*rows, *limits], "value", "limit")), quantity.label)
-        measured.line(rows, "", "head", color=colours.selected, strokeWidth=0.7, opacity=0.4)
+        measured.line(rows, "head", color=colours.selected, strokeWidth=0.7, opacity=0.4)
         measured.line(means, color=colours.selected, strokeWidth=2.6)
         dashed = kit.Data(limits).having("limit")
-        measured.draw("line", dashed, "", {"y": "limit"}, color=colours.proved, strokeDash=[7, 4])
+        measured.draw("line", dashed, {"y": "limit"}, color=colours.proved, strokeDash=[7, 4])
         panels.append(measured.panel(quantity.label))
     return kit.finished(panels, question, about, theme)

@@ -146,6 +146,9 @@ def _scaled(along: Channel, value: float) -> float:
 
 # -- Looks ------------------------------------------------------------------------------------------------------------
 
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
+_STROKES = ("color", "strokeDash", "strokeWidth")
+
 
 @dataclass(frozen=True)
 class Look:
@@ -159,21 +162,27 @@ class Look:
 
 def by_value(field: str, values: Mapping[Any, Any], **more: Any) -> Channel:
     """A colour, shape, dash or width for every value of a column."""
-    scale = {"domain": list(values), "range": list(values.values())}
+    scale = {"type": "ordinal", "domain": list(values), "range": list(values.values())}
     return {"field": field, "type": "nominal", "title": None, "scale": scale} | more
+
+
+def point_looks(
+    field: str, values: Iterable[Any], colours: Iterable[str], shapes: Iterable[str] = SHAPES, **more: Any
+) -> dict[str, Any]:
+    """Colour and shape by the values of a column, in one legend: readable without colours."""
+    known = list(values)
+    looks = {"color": colours, "shape": shapes}
+    return {name: by_value(field, dict(zip(known, each, strict=False)), **more) for name, each in looks.items()}
 
 
 def legend_of(looks: Mapping[str, Look]) -> dict[str, Channel]:
     """Colour, dash and width by the column `shown`, in one legend."""
-    common: Spec = {"legend": {"symbolType": "stroke", "symbolSize": 420}}
-    styles = {
-        "color": {look.label: look.colour for look in looks.values()},
-        "strokeDash": {look.label: list(look.dash) for look in looks.values()},
-        "strokeWidth": {look.label: look.width for look in looks.values()},
+    styles = {look.label: (look.colour, list(look.dash), look.width) for look in looks.values()}
+    legend = {"symbolType": "stroke", "symbolSize": 420}
+    channels = {
+        name: by_value("shown", {label: style[place] for label, style in styles.items()}, legend=legend)
+        for place, name in enumerate(_STROKES)
     }
-    channels = {name: by_value("shown", values, **common) for name, values in styles.items()}
-    for channel in channels.values():
-        channel["scale"]["type"] = "ordinal"
     channels["strokeWidth"]["type"] = "ordinal"  # Vega-Lite wants an order for widths
     return channels
 
@@ -223,7 +232,6 @@ def as_data(rows: Rows) -> Data:
     return rows if isinstance(rows, Data) else Data(rows)
 
 
-_STROKES = ("color", "strokeDash", "strokeWidth")
 _LOOKS = {"line": _STROKES, "rule": _STROKES, "point": ("color", "shape"), "text": ()}  # of other marks: the colour
 
 
@@ -248,29 +256,30 @@ class Plot:
         self.layers: list[Spec] = []
         self.datasets: dict[str, Sequence[Row]] = {}
 
-    def draw(self, kind: str, rows: Rows, series: str = "", by: Mapping[str, Any] | None = None, **mark: Any) -> Self:
+    def draw(self, kind: str, rows: Rows, by: Mapping[str, Any] | None = None, **mark: Any) -> Self:
         """One layer; a mark with a colour of its own stays outside the legend.
 
         Args:
             kind: of its marks.
             rows: to be drawn.
-            series: name of its look, where the rows have no column `shown`.
             by: channels in place of those of the plot; None leaves one out, a text is another column.
-            mark: properties of the marks.
+            mark: properties of the marks, before those of the legend.
         """
         data = as_data(rows)
         if not data.rows:
             return self
-        if series:
-            data = data.adding(shown=json.dumps(self.looks[series].label))
         fitting = () if "color" in mark else _LOOKS.get(kind, ("color",))
-        looks = {name for name in (*_STROKES, "shape") if name not in fitting}
+        unfit = {name for name in (*_STROKES, "shape") if name not in fitting or name in mark}
         used = self.axes | {"tooltip": self._tooltip(data.rows)}
-        used |= {name: channel for name, channel in self.channels.items() if name not in looks} | dict(by or {})
+        used |= {name: channel for name, channel in self.channels.items() if name not in unfit} | dict(by or {})
         encoding = {name: self._channel(name, channel) for name, channel in used.items() if channel}
         layer = {"data": {"name": self._dataset(data.rows)}, "mark": {"type": kind, **mark}, "encoding": encoding}
         self.layers.append(layer | ({"transform": list(data.steps)} if data.steps else {}))
         return self
+
+    def named(self, rows: Rows, series: str) -> Data:
+        """The rows under the label of a series, where they have no column `shown`."""
+        return as_data(rows).adding(shown=json.dumps(self.looks[series].label))
 
     def _tooltip(self, rows: Sequence[Row] | str) -> Any:
         if isinstance(rows, str):
@@ -293,36 +302,32 @@ class Plot:
         self.datasets[name] = rows
         return name
 
-    def line(self, rows: Rows, series: str = "", each: str = "", **mark: Any) -> Self:
+    def line(self, rows: Rows, each: str = "", **mark: Any) -> Self:
         """A line per series, and per value of the column `each`."""
-        return self.draw("line", rows, series, {"detail": each}, **mark)
+        return self.draw("line", rows, {"detail": each}, **mark)
 
-    def dots(self, rows: Rows, series: str = "", by: Mapping[str, Any] | None = None, **mark: Any) -> Self:
-        return self.draw("point", rows, series, by, **{"filled": True, "size": 34, "opacity": 1} | mark)
+    def dots(self, rows: Rows, by: Mapping[str, Any] | None = None, **mark: Any) -> Self:
+        return self.draw("point", rows, by, **{"filled": True, "size": 34, "opacity": 1} | mark)
 
-    def curve(self, rows: Rows, series: str = "", size: float = 34) -> Self:
+    def curve(self, rows: Rows, size: float = 34) -> Self:
         """A line per series, with a point at every value."""
-        return self.line(rows, series).dots(rows, series, size=size)
+        return self.line(rows).dots(rows, size=size)
 
     def text(self, rows: Rows, column: str, by: Mapping[str, Any] | None = None, **mark: Any) -> Self:
-        return self.draw("text", rows, "", {"text": column} | dict(by or {}), **{"fontSize": 10} | mark)
+        return self.draw("text", rows, {"text": column} | dict(by or {}), **{"fontSize": 10} | mark)
 
-    def ends(
-        self, rows: Rows, series: str = "", low: str = "low", high: str = "high", along: str = "y", **mark: Any
-    ) -> Self:
+    def ends(self, rows: Rows, low: str = "low", high: str = "high", along: str = "y", **mark: Any) -> Self:
         """A bar from low to high where both are known, never dashed."""
-        data = as_data(rows).having(low, high)
-        by = {along: low, f"{along}2": high, "strokeDash": None, "strokeWidth": None}
-        return self.draw("rule", data, series, by, **{"strokeWidth": 3, "opacity": 0.45} | mark)
+        by = {along: low, f"{along}2": high, "strokeDash": None}
+        return self.draw("rule", as_data(rows).having(low, high), by, **{"strokeWidth": 3, "opacity": 0.45} | mark)
 
-    def band(self, rows: Rows, series: str = "", opacity: float = 0.2, **mark: Any) -> Self:
-        """An area from low to high, in the colour of its line; a bar at a single place."""
+    def band(self, rows: Rows, opacity: float = 0.2, **mark: Any) -> Self:
+        """An area from low to high; a bar at a single place."""
         data = as_data(rows).having("low", "high")
-        mark |= {"color": self.looks[series].colour} if series else {}
         places = () if isinstance(data.rows, str) else {row[self.axes["x"]["field"]] for row in data.rows}
         if self.alone or len(places) == 1:
             return self.ends(data, strokeWidth=4, opacity=2 * opacity, **mark)
-        return self.draw("area", data, "", {"y": "low", "y2": "high"}, opacity=opacity, **mark)
+        return self.draw("area", data, {"y": "low", "y2": "high"}, opacity=opacity, **mark)
 
     def level(self, values: Mapping[str, float] | Sequence[float], along: str = "y", **mark: Any) -> Self:
         """A dashed line across the panel at each value, with its name, if it has one, at the right end."""
@@ -330,7 +335,7 @@ class Plot:
         pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
         rows = [{"name": name, field: value} for name, value in pairs]
         across = {"y": "x", "x": "y"}[along]
-        self.draw("rule", rows, "", {across: None}, **{"strokeDash": [5, 3], "strokeWidth": 1.3} | mark)
+        self.draw("rule", rows, {across: None}, **{"strokeDash": [5, 3], "strokeWidth": 1.3} | mark)
         place = {"align": "right", "baseline": "bottom", "dy": -2, "color": mark["color"]}
         return self.text(rows, "name", {"x": {"value": "width"}}, **place) if named else self
 
@@ -354,7 +359,7 @@ class Plot:
             for row, (left, top), name in zip(rows, points, placed, strict=True)
         ]
         distant = [row for row, name in zip(away, placed, strict=True) if name.far]
-        self.draw("rule", distant, "", {"x2": "at_x", "y2": "at_y"}, color=theme.soft, strokeWidth=0.7)
+        self.draw("rule", distant, {"x2": "at_x", "y2": "at_y"}, color=theme.soft, strokeWidth=0.7)
         for side in ("left", "right", "center"):
             here = [row for row, name in zip(away, placed, strict=True) if name.side == side]
             self.text(here, column, {"x": "at_x", "y": "at_y"}, align=side, color=theme.ink)
@@ -477,7 +482,7 @@ def _costs(point: np.ndarray, boxes: np.ndarray, hidden: np.ndarray) -> np.ndarr
     # The point itself, last of the boxes, is where its line begins.
     line = (point + _OFFSETS[:, None] * _ALONG)[:, :, None]
     inside = (hidden[:-1, :2] <= line) & (line <= hidden[:-1, 2:])  # (places, steps, boxes, 2)
-    crossed = inside.all(-1).any(1).sum(-1) * _FAR
+    crossed = np.any(inside.all(-1), axis=1).sum(-1) * _FAR
     return np.asarray(shared + 100 * outside + 60 * crossed + 0.5 * np.hypot(*_OFFSETS.T))
 
 

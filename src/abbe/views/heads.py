@@ -113,7 +113,7 @@ class HeadPlot(Plot):
         a format would write 0 for them."""
         number = "isValid(datum.{0}) ? format(datum.{0}, '.4~g') : 'none'"
         ends = "format(datum.low, '.4~g') + ' to ' + format(datum.high, '.4~g')"
-        data = charts.as_data(rows).adding(
+        data = self.named(rows, series).adding(
             interval_words=f"isValid(datum.low) && isValid(datum.high) ? {ends} : 'none'",
             limit_words=number.format("limit"),
             control_words=number.format("control"),
@@ -121,22 +121,23 @@ class HeadPlot(Plot):
         words = [tip(f"{name}_words", name, words=True) for name in ("interval", "limit", "control")]
         by = {"tooltip": [*self._said("value"), *words]}
         if band:
-            self.band(rows, series, opacity=0.22)
-        return self.draw("line", data, series, by).dots(data, series, by, size=30)
+            self.band(rows, opacity=0.22, color=self.looks[series].colour)
+        return self.draw("line", data, by).dots(data, by, size=30)
 
     def limit(self, rows: Rows, series: str, column: str) -> Self:
         """A limit or a control."""
-        self.draw("line", rows, series, {"y": column, "tooltip": self._said(column)})
-        stroke = {"shape": "stroke", "size": 260, "strokeWidth": 2, "opacity": 1}
-        return self.draw("point", rows, series, {"y": column}, **stroke) if self.alone else self
+        data, by = self.named(rows, series), {"y": column, "tooltip": self._said(column)}
+        self.draw("line", data, by)
+        return self.dots(data, by, filled=False, shape="stroke", size=260, strokeWidth=2) if self.alone else self
 
     def thin(self, rows: Sequence[Row], series: str) -> Self:
         """Many lines at once, one per head."""
+        data = self.named(rows, series)
         by: dict[str, Any] = {"tooltip": [tip("layer"), tip("head"), *self._said("value")[1:]]}
         if self.alone:
-            return self.draw("point", rows, series, by, shape="stroke", size=400, strokeWidth=1, opacity=0.6)
+            return self.draw("point", data, by, shape="stroke", size=400, strokeWidth=1, opacity=0.6)
         by["detail"] = [{"field": name, "type": "nominal"} for name in ("layer", "head")]
-        return self.draw("line", rows, series, by, opacity=0.4)
+        return self.draw("line", data, by, opacity=0.4)
 
     def _said(self, column: str) -> list[Channel]:
         x = self.axes["x"]
@@ -219,7 +220,7 @@ def _decays(run: Measured, looks: Mapping[str, Look]) -> Spec | None:
     plot = counted(bars(values, edges), x, looks, "heads")
     mean = rows_of(of_all_heads(table).select("value", "low", "high"))
     strip = {"x": "low", "x2": "high", "y": None, "tooltip": None}
-    plot.draw("rect", Data(mean).having("low", "high"), "", strip, opacity=0.25, color=looks["mean"].colour)
+    plot.draw("rect", Data(mean).having("low", "high"), strip, opacity=0.25, color=looks["mean"].colour)
     drawn: dict[str, Rows] = {
         "control": [{"value": value} for value in sorted(set(numbers_in(table, "control")))[:1]],
         "mean": mean,
@@ -227,7 +228,7 @@ def _decays(run: Measured, looks: Mapping[str, Look]) -> Spec | None:
     }
     tips = [tip("shown", "series", words=True), tip("value", "decay exponent")]
     for name, rows in drawn.items():
-        plot.draw("rule", rows, name, {"y": None, "tooltip": tips})
+        plot.draw("rule", plot.named(rows, name), {"y": None, "tooltip": tips})
     return plot.panel("how fast the largest weight fades")
 
 
@@ -240,7 +241,7 @@ def counted(bars: Sequence[Row], x: Channel, looks: Mapping[str, Look], name: st
     top = 1.1 * max((bar["heads"] for bar in bars), default=1)
     y = axis("heads", "heads", (0, top), tickMinStep=1, tickCount=5, format="d")
     plot = Plot(x, y, charts.SERIES | {"value": "from", "end": "to", "heads": ""}, looks)
-    return plot.draw("rect", shown, "", {"x2": "end", "y2": {"datum": 0}}, opacity=0.8, stroke=None)
+    return plot.draw("rect", shown, {"x2": "end", "y2": {"datum": 0}}, opacity=0.8, stroke=None)
 
 
 def bars(values: Sequence[float], edges: Sequence[float]) -> list[Row]:
@@ -298,7 +299,7 @@ def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log:
         low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
     present, missing = ([row for row in rows if (row["value"] is None) == absent] for absent in (False, True))
     plot = head_map({"layer": "", "head": "", "value": unit})
-    plot.draw("rect", present, "", {"color": gradient("value", unit, (low, high), colours.heat, colours.ink, log=log)})
+    plot.draw("rect", present, {"color": gradient("value", unit, (low, high), colours.heat, colours.ink, log=log)})
     plot.draw("rect", missing, color=colours.control_pale)
     inked = [row | {"words": "–", "ink": colours.soft} for row in missing]
     if len({row["head"] for row in rows}) <= _WRITTEN:

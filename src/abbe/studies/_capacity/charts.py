@@ -105,7 +105,7 @@ def _layer_growth(rows: Sequence[Row], way: str, theme: Theme) -> Spec | None:
         at = max(row["capacity"], at * line)
         ends.append(row | {"at": at})
     plot = Plot(kit.length_axis(lengths), _keys_axis(rows), _TIPS, color=_by_layer(rows, theme))
-    plot.line(rows, "", "layer").dots(rows)
+    plot.line(rows, "layer").dots(rows)
     return _numbered(plot, ends, theme, "at").panel(f"layers over the length, {way}")
 
 
@@ -134,7 +134,7 @@ def _separabilities(rows: Sequence[Row], _: Channel, way: str, theme: Theme) -> 
     x = kit.names_axis("layer", "layer (ticks: random sets)", labelOverlap="parity")
     y = kit.share_axis("separability", f"share of {rows[0]['separability_n']} tokens in the ball")
     plot = Plot(x, y, _TIPS).draw("bar", rows, color=theme.selected, opacity=0.8)
-    return plot.draw("tick", rows, "", {"y": "control"}, color=theme.ink, thickness=2).panel(f"separability, {way}")
+    return plot.draw("tick", rows, {"y": "control"}, color=theme.ink, thickness=2).panel(f"separability, {way}")
 
 
 def _together(rows: Sequence[Row], keys: Channel, way: str, theme: Theme) -> Spec:

@@ -102,10 +102,10 @@ def _costs(
         corner = other[field], one["loss"]
         clear += [((one[field], one["loss"]), corner), (corner, (other[field], other["loss"]))]
     plot = Plot(x, y, tips, color=colour)
-    dashed = {"color": theme.control, "strokeDash": [5, 4], "strokeWidth": 1.3, "interpolate": "step-after"}
-    plot.line(best if len(best) > 1 else [], **dashed)
-    plot.ends(present, "", low, high, "x", strokeWidth=1.6, opacity=0.7)
-    plot.ends(present, "", "paired_low", "paired_high", strokeWidth=1.6, opacity=0.7)
+    joined = best if len(best) > 1 else []
+    plot.line(joined, color=theme.control, strokeDash=[5, 4], strokeWidth=1.3, interpolate="step-after")
+    plot.ends(present, low, high, "x", strokeWidth=1.6, opacity=0.7)
+    plot.ends(present, "paired_low", "paired_high", strokeWidth=1.6, opacity=0.7)
     plot.dots(present[::-1], size=90).names(present, "shown", theme, clear)
     return plot.panel(f"loss against {title.partition(',')[0]}")
 
@@ -150,5 +150,5 @@ def _accuracies(rows: Sequence[Row], field: str, title: str, looks: Mapping[str,
     tips |= {"gain": "gain over baseline", "chance": "", "prompts": "", "margin": "margin (logits)"}
     all_looks = {**looks, _CHANCE: Look(_CHANCE, theme.control, (2, 3), 1.6)}
     plot = Plot(x, kit.share_axis("accuracy", "right answers"), tips, all_looks)
-    plot.line(chance).ends(drawn, "", "accuracy_low", "accuracy_high", strokeWidth=1.4, opacity=0.55)
+    plot.line(chance).ends(drawn, "accuracy_low", "accuracy_high", strokeWidth=1.4, opacity=0.55)
     return plot.curve(drawn).panel(title)

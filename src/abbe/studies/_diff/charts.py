@@ -71,8 +71,8 @@ def _cells(rows: Sequence[Row], title: str, colour: Channel, theme: ThemeName, m
     names = ("layer", "head", "first", "second", "difference")
     plot = head_map(dict.fromkeys(names, "") | INTERVAL | {"q_value": "q value"})
     # A rim in the colour of the page: ink alone vanishes on the darkest cells.
-    dot = {"fill": THEMES[theme].ink, "stroke": THEMES[theme].background, "strokeWidth": 1.5}
-    plot.draw("rect", rows, "", {"color": colour}).draw("point", marked, size=30, opacity=1, **dot)
+    dot: Row = {"fill": THEMES[theme].ink, "stroke": THEMES[theme].background, "strokeWidth": 1.5}
+    plot.draw("rect", rows, {"color": colour}).draw("point", marked, size=30, opacity=1, **dot)
     return plot.panel(title if len(title) <= 34 else f"…{title[-33:]}", _NARROW, map_height(rows))
 
 
@@ -93,7 +93,7 @@ def _curves(diff: Difference, theme: ThemeName) -> Spec:
             continue
         words = measure_words(measure)
         plot = Plot(x, kit.linear_axis("value", words.unit, numbers(rows, "value") + numbers(mean, "high")), tips)
-        plot.line(heads, "", "at", strokeWidth=0.7, opacity=0.35, color=colours.soft)
+        plot.line(heads, "at", strokeWidth=0.7, opacity=0.35, color=colours.soft)
         plot.band(mean, color=colours.selected).line(mean, strokeWidth=2.4, color=colours.selected)
         panels.append(plot.dots(mean, size=40, color=colours.selected).panel(words.label, kit.WIDTH - 30))
     about = ["line: mean over heads, band: its interval; thin: single heads"]

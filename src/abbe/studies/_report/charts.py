@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 from ...views import charts, heads
-from ...views.charts import WIDTH, Channel, Data, Look, Plot, Row, Rows, Spec, by_value, finished, rows_of, tip
+from ...views.charts import WIDTH, Channel, Data, Look, Plot, Row, Rows, Spec, finished, rows_of, tip
 from ...views.heads import HeadPlot, Measured, Shown, of_all_heads, of_heads, rows_for, shown_size, some_heads
 from ...views.theme import THEMES, Theme, ThemeName
 from ...words.finding import Place
@@ -169,15 +169,12 @@ def ball_chart(run: Measured, theme: ThemeName) -> Spec:
     """The datasets `points` and `circle` around the sum of the selected."""
     colours = THEMES[theme]
     hues = (colours.selected, colours.bad, colours.fourth, colours.control)
-    looks = {"color": hues, "shape": ("circle", "diamond", "triangle-up", "square")}
-    legend = {"symbolSize": 90, "columns": 2}
-    channels = {
-        name: by_value("kind", dict(zip(KINDS, each, strict=True)), legend=legend) for name, each in looks.items()
-    }
+    shapes = ("circle", "diamond", "triangle-up", "square")
+    looks = charts.point_looks("kind", KINDS, hues, shapes, legend={"symbolSize": 90, "columns": 2})
     x, y = (charts.axis(name, None, (-_EDGE, _EDGE)) | {"axis": None} for name in ("x", "y"))
-    plot = Plot(x, y, **channels)
+    plot = Plot(x, y, **looks)
     plot.draw(
-        "line", Data("circle"), "", {"order": {"field": "order", "type": "quantitative"}, "color": None},
+        "line", Data("circle"), {"order": {"field": "order", "type": "quantitative"}, "color": None},
         interpolate="linear-closed", fill=colours.selected, fillOpacity=0.08, stroke=colours.ink, strokeWidth=1.2,
         strokeDash=[7, 4], tooltip="the ball: as far as the nearest unselected token",
     )  # fmt: skip
@@ -192,10 +189,10 @@ def ball_chart(run: Measured, theme: ThemeName) -> Spec:
     ]
     size = {"type": "sqrt", "domain": [0, 1], "range": [40, 1200]}
     by = {"size": {"field": "drawn_weight", "type": "quantitative", "scale": size, "legend": None}, "tooltip": tips}
-    plot.dots(points, "", by, opacity=0.85, stroke=colours.background, strokeWidth=0.6)
+    plot.dots(points, by, opacity=0.85, stroke=colours.background, strokeWidth=0.6)
     centre, cross = [{"x": 0, "y": 0}], {"shape": "M-1,0H1M0,-1V1", "size": 130, "strokeWidth": 1.6, "opacity": 1}
     said = {"tooltip": {"value": "the sum of the selected"}, "shape": None, "color": None}
-    plot.draw("point", centre, "", said, stroke=colours.ink, **cross)
+    plot.draw("point", centre, said, stroke=colours.ink, **cross)
     plot.draw("text", centre, text="s", align="left", dx=9, dy=-9, color=colours.ink, fontSize=11)
     question, about = "Which of the selected tokens are separable?", about_lines(run.table, run.manifest)
     picture = plot.panel("", width=_BALL, height=_BALL)
@@ -284,7 +281,7 @@ def _sensitivity_curves(plot: HeadPlot, table: pl.DataFrame) -> HeadPlot:
         if f"chosen {part}" in plot.looks:
             plot.measured(Data("chosen").where(part=part), f"chosen {part}", band=False)
     words = {"x": None, "tooltip": {"value": plot.looks["fragile"].label}}
-    return plot.draw("rule", [{"value": FRAGILE}], "fragile", words)
+    return plot.draw("rule", plot.named([{"value": FRAGILE}], "fragile"), words)
 
 
 def _floors(fragile: Sequence[float], unreached: int, temperatures: Sequence[float], looks: Mapping[str, Look]) -> Spec:
@@ -332,10 +329,10 @@ def alternatives_chart(run: Measured, alternatives: pl.DataFrame, theme: ThemeNa
 
 def _traded(x: Channel, y: Channel, looks: Mapping[str, Look]) -> Plot:
     """Points of single heads, of their means, and of a chosen head, by colour and shape."""
+    labels, hues = zip(*((look.label, look.colour) for look in looks.values()), strict=True)
+    shapes = [_POINTS[name][0] for name in looks]
     legend = {"symbolSize": 70, "columns": 3}
-    colour = by_value("shown", {look.label: look.colour for look in looks.values()}, legend=legend)
-    shape = by_value("shown", {look.label: _POINTS[name][0] for name, look in looks.items()}, legend=legend)
-    return Plot(x, y, looks=looks, color=colour, shape=shape)
+    return Plot(x, y, looks=looks, **charts.point_looks("shown", labels, hues, shapes, legend=legend))
 
 
 def _points(plot: Plot, rows: Rows, name: str) -> None:
@@ -343,7 +340,7 @@ def _points(plot: Plot, rows: Rows, name: str) -> None:
     tips += [tip("gain"), tip("output_change", "change of the output")]
     tips += [tip("layer"), tip("head")] if name == "heads" else []
     _, size, opacity = _POINTS[name]
-    plot.dots(rows, name, {"tooltip": tips}, size=size, opacity=opacity)
+    plot.dots(plot.named(rows, name), {"tooltip": tips}, size=size, opacity=opacity)
 
 
 def _against_change(drawn: Mapping[str, Any], looks: Mapping[str, Look], own: float | None, theme: Theme) -> Spec:
@@ -358,7 +355,7 @@ def _against_change(drawn: Mapping[str, Any], looks: Mapping[str, Look], own: fl
         clear = [((0.0, own), (edge, own)), ((0.7 * edge, own + 0.03), (edge, own + 0.05))]  # its line and its name
         ends = [row for row in drawn["mean"] if None not in (row["gain_low"], row["gain_high"])]
         ends = [row | {"low": own + row["gain_low"], "high": own + row["gain_high"]} for row in ends]
-        plot.ends(ends, "mean", strokeWidth=2, opacity=1)
+        plot.ends(plot.named(ends, "mean"), strokeWidth=2, opacity=1)
     _points(plot, drawn["mean"], "mean")
     named = [row for row in drawn["mean"] if None not in (row["separable"], row["output_change"])]
     plot.names(named, "normalizer", theme, clear)
@@ -377,6 +374,7 @@ def _gains(drawn: Mapping[str, Any], looks: Mapping[str, Look], theme: Theme) ->
     _points(plot, drawn["heads"], "heads")
     for name, width in (("mean", 2.4), ("chosen", 1.6)):
         if name in drawn:
-            plot.ends(drawn[name], name, "gain_low", "gain_high", "x", strokeWidth=width, opacity=1)
+            ends = plot.named(drawn[name], name)
+            plot.ends(ends, "gain_low", "gain_high", "x", strokeWidth=width, opacity=1)
             _points(plot, drawn[name], name)
     return plot.panel("gain", WIDTH - 60)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
 import polars as pl
 
 from ...views import charts as kit
-from ...views.charts import INTERVAL, SERIES, Channel, Look, Plot, Row, Spec, by_value, numbers
+from ...views.charts import INTERVAL, SERIES, SHAPES, Channel, Look, Plot, Row, Spec, by_value, numbers, point_looks
 from ...views.theme import THEMES, Theme, ThemeName
 from ...words.names import PAPER_CRITICAL_SHARE
 from .result import DRIFT, PAPER_SEPARABILITY, Figure
 
 _AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 _VECTORS = {"embedding": "token embeddings", "value": "value vectors", "hidden": "hidden states"}
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
 
 
 def chart(figure: Figure, theme: ThemeName) -> Spec:
@@ -90,7 +90,7 @@ def _series(
     plot = Plot(x, y, tips, {name: look for name, look in looks.items() if name in present})
     if back and "top" in back[0]:
         alone = {"width": 14} if len(back) == 1 else {}
-        plot.draw("bar" if alone else "area", back, "", {"y2": "top"}, **alone)
+        plot.draw("bar" if alone else "area", back, {"y2": "top"}, **alone)
     else:
         plot.line(back)
     return plot.band(curves).curve(curves)
@@ -119,9 +119,8 @@ def _critical_sizes(rows: Sequence[Row], title: str, theme: Theme) -> Spec:
     y = kit.log_axis("critical_n", "critical N", values)
     labels = {level: f"test at level {level:g}" for level in levels}
     tips = {"test": "", "length": _AXES["length"], "critical_n": "critical N", **INTERVAL}
-    looks = {"color": (theme.selected, theme.fourth), "shape": _SHAPES}
-    channels = {name: by_value("test", dict(zip(labels.values(), each, strict=False))) for name, each in looks.items()}
-    plot = Plot(x, y, tips | {"largest_n": "largest N tried"}, **channels)
+    looks = point_looks("test", labels.values(), (theme.selected, theme.fourth))
+    plot = Plot(x, y, tips | {"largest_n": "largest N tried"}, **looks)
     plot.line(paper, color=theme.claim, strokeDash=[7, 4], strokeWidth=2)
     name = [row | {"label": f"paper: N = {PAPER_CRITICAL_SHARE:g} L"} for row in paper[1:2]]
     plot.text(name, "label", color=theme.claim, align="left", baseline="top", dx=2, dy=8, fontSize=11)
@@ -129,8 +128,7 @@ def _critical_sizes(rows: Sequence[Row], title: str, theme: Theme) -> Spec:
         shift = 7 * (i - (len(labels) - 1) / 2)
         at, above = ([row | {"test": label} for row in several if row["level"] == level] for several in (known, beyond))
         plot.ends(at, strokeWidth=1.5, opacity=0.7, xOffset=shift).dots(at, size=52, xOffset=shift)
-        upwards = {"y": "largest_n", "shape": None}
-        plot.dots(above, "", upwards, shape="arrow", size=260, xOffset=shift, yOffset=-8)
+        plot.dots(above, {"y": "largest_n"}, shape="arrow", size=260, xOffset=shift, yOffset=-8)
     tried = {row["length"]: row["largest_n"] for row in beyond}
     named = [{"length": x, "largest_n": n, "label": f"> {n:g}"} for x, n in tried.items()]
     plot.text(named, "label", {"y": "largest_n"}, baseline="bottom", dx=4, dy=-20, fontSize=11, color=theme.ink)
@@ -141,12 +139,8 @@ def _tests(rows: Sequence[Row], title: str, theme: Theme) -> Spec:
     lengths = sorted(set(numbers(rows, "length")))
     x, y = kit.places_axis("n", _AXES["n"], numbers(rows, "n")), kit.share_axis("statistic", "Kolmogorov–Smirnov D")
     legend = {"columns": 6, "title": "L", "titleOrient": "left", "titleColor": theme.ink}
-    looks = {"color": theme.shades(len(lengths)), "shape": [_SHAPES[i % len(_SHAPES)] for i in range(len(lengths))]}
-    channels = {
-        name: by_value("length", dict(zip(lengths, each, strict=True)), title="L", legend=legend)
-        for name, each in looks.items()
-    }
-    plot = Plot(x, y, {"length": "L", "n": "N", "statistic": "D", "p_value": "p"}, **channels)
+    looks = point_looks("length", lengths, theme.shades(len(lengths)), cycle(SHAPES), title="L", legend=legend)
+    plot = Plot(x, y, {"length": "L", "n": "N", "statistic": "D", "p_value": "p"}, **looks)
     return plot.line(rows, strokeWidth=1.6).dots(rows, size=44).panel(title)
 
 
@@ -177,15 +171,15 @@ def _boxes(heads: Sequence[Row], means: Sequence[Row], title: str, theme: Theme)
         color=by_value("shown", colours, legend={"symbolType": "square", "symbolSize": 120}),
     )
     strip = [{"low": PAPER_SEPARABILITY[0], "high": PAPER_SEPARABILITY[1], "shown": band}]
-    plot.draw("rect", strip, "", {"x": None, "y": "low", "y2": "high", "tooltip": None})
+    plot.draw("rect", strip, {"x": None, "y": "low", "y2": "high", "tooltip": None})
     beside = {"field": "shown", "type": "nominal", "scale": {"domain": labels}}
     plot.draw(
-        "boxplot", rows, "", {"xOffset": beside, "tooltip": None}, extent=1.5, size=max(3, min(9, 80 // len(sizes))),
+        "boxplot", rows, {"xOffset": beside, "tooltip": None}, extent=1.5, size=max(3, min(9, 80 // len(sizes))),
         rule={"color": theme.soft}, median={"color": theme.background}, outliers={"size": 8, "opacity": 0.6},
     )  # fmt: skip
     shown = [row | {"shown": series[row["series"]]} for row in means if row["series"] in series]
-    diamond = {"shape": "diamond", "size": 26, "fill": theme.background, "stroke": theme.ink, "strokeWidth": 1}
-    return plot.dots(shown, "", {"xOffset": beside, "color": None}, **diamond).panel(title)
+    diamond: Row = {"shape": "diamond", "size": 26, "fill": theme.background, "stroke": theme.ink, "strokeWidth": 1}
+    return plot.dots(shown, {"xOffset": beside, "color": None}, **diamond).panel(title)
 
 
 # -- Sensitivity: figure 4 --------------------------------------------------------------------------------------------
@@ -207,7 +201,7 @@ def _sensitivity(figure: Figure, theme: Theme) -> list[Spec]:
     x = kit.places_axis("temperature", "temperature T", numbers(measured, "temperature"), every=False)
     y = kit.log_axis("value", "change per unit of step", values, decades=12)
     legend = {"orient": "top", "columns": 3, "offset": 10}
-    shape = by_value("reading", dict(zip(statistics.values(), _SHAPES, strict=False)), legend=legend)
+    shape = by_value("reading", dict(zip(statistics.values(), SHAPES, strict=False)), legend=legend)
     tips = SERIES | {"reading": "statistic", "temperature": "T", "value": "change"}
     panels = []
     for step in sorted({row["step"] for row in measured}, key=lambda step: math.inf if step is None else step):
@@ -223,8 +217,7 @@ def _sensitivity(figure: Figure, theme: Theme) -> list[Spec]:
             if row["step"] == step
         ]
         plot = Plot(x, y, tips, looks, shape=shape).line(limits)
-        thin = {"detail": "reading", "strokeDash": None, "strokeWidth": None}
-        plot.draw("line", curves, "", thin, strokeWidth=1.3).dots(curves, size=32)
+        plot.line(curves, "reading", strokeWidth=1.3).dots(curves, size=32)
         panels.append(plot.panel("derivative" if step is None else f"step {step:g}", height=190))
     return panels
 
