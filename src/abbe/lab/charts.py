@@ -9,11 +9,10 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import altair as alt
 import polars as pl
 
 from ..views import charts as kit
-from ..views.charts import Look, Row, Spec, source, tip
+from ..views.charts import Channel, Look, Plot, Row, Spec, rows_of
 from ..views.theme import THEMES, Theme, ThemeName
 from .result import CHOICE, PUBLISHED, PUBLISHED_PAPER, Experiment, in_order, length_rows, signal_name, with_names
 
@@ -24,13 +23,11 @@ _DASHES = ((1, 0), (6, 3), (2, 3))
 _CONTROL_DASH, _PUBLISHED_DASH = (7, 4), (4, 3)
 _DOTS = 420  # pixels: wide panels, since long names stand beside them
 _BROAD = 4.5  # pixels: wide enough to stay visible below the controls that lie on it
-_SEEDS: dict[str, Any] = {"filled": True, "size": 22, "opacity": 0.6}
-_CROSSES: dict[str, Any] = {"shape": "cross", "angle": 45, "filled": True, "size": 34, "opacity": 0.8}
-_MEANS: dict[str, Any] = {"filled": True, "size": 46, "opacity": 1}
-Style = Mapping[str, Any]
+_SEEDS: dict[str, Any] = {"size": 22, "opacity": 0.6}
+_CROSSES: dict[str, Any] = {"shape": "cross", "angle": 45, "opacity": 0.8}
+_MEANS = 46  # pixels
 
 
-@kit.unchecked
 def train_charts(experiment: Experiment, theme: ThemeName) -> dict[str, Spec]:
     """All charts by name, in the order of the page; a chart without data is left out."""
     charts: dict[str, Spec | None]
@@ -68,62 +65,33 @@ def _looks(names: Iterable[str], theme: ThemeName) -> dict[str, Look]:
     }
 
 
-def _hue_of(field: str, looks: Mapping[str, Look], **more: Any) -> alt.Color:
-    scale = alt.Scale(domain=list(looks), range=[look.colour for look in looks.values()])
-    return alt.Color(f"{field}:N", scale=scale, **more)
-
-
-def _wide_axis(field: str, title: str, values: Sequence[float], decades: float = _LOSS_DECADES) -> alt.Y:
+def _wide_axis(field: str, title: str, values: Sequence[float], decades: float = _LOSS_DECADES) -> Channel:
     """Logarithmic over a wide range, else linear around the values."""
     positive = [value for value in values if value > 0]
     if positive and max(positive) >= _WIDE * min(positive):
         return kit.log_axis(field, title, values, decades)
-    return _near_axis(field, title, values)
+    return kit.near_axis(field, title, values)
 
 
-def _near_axis(field: str, title: str, values: Sequence[float], most: float = math.inf) -> alt.Y:
-    """Linear around the values, not from 0: for points and lines, which have no length to compare."""
-    low, high = min(values, default=0.0), max(values, default=1.0)
-    room = 0.08 * (high - low) or 0.1 * abs(high) or 0.1
-    scale = alt.Scale(domain=[low - room, min(most, high + room)], nice=False, zero=False, clamp=True)
-    return alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5))
-
-
-def _accuracy_axis(table: pl.DataFrame) -> alt.Y:
+def _accuracy_axis(table: pl.DataFrame) -> Channel:
     """From 0 to 1, or less if all are low."""
     values = table["accuracy"].drop_nulls().to_list()
     axis = kit.linear_axis("accuracy", "accuracy", values)
     return axis if max(values, default=1.0) < _LOW else kit.share_axis("accuracy", "accuracy")
 
 
-def _shares(field: str, title: str, kind: type[alt.X] | type[alt.Y] = alt.X, **axis: Any) -> Any:
-    """An axis from 0 to 1."""
-    return kind(f"{field}:Q", title=title, scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(**axis))
-
-
-def _names(field: str, order: Sequence[str], width: int) -> alt.Y:
-    return alt.Y(f"{field}:N", title=None, sort=order, axis=alt.Axis(labelLimit=width))
-
-
-def _bars(rows: Sequence[Row], x: alt.X, low: str, high: str, mark: Style, **channels: Any) -> list[alt.Chart]:
-    """From low to high, along x; none without rows."""
-    bars = source(rows).mark_rule(**mark).encode(x=kit.renamed(x, low), x2=f"{high}:Q", **channels)
-    return [bars] if rows else []
-
-
-def _series(
-    table: pl.DataFrame, by: str, value: str, axes: Mapping[str, Any], style: Style, tips: Sequence[alt.Tooltip]
-) -> list[alt.Chart]:
+def _series(plot: Plot, table: pl.DataFrame) -> Plot:
     """Means over seeds as lines and points; with a column `seed` also every seed, crossed out if it diverged."""
-    means = kit.rows_of(table.group_by("shown", by, maintain_order=True).agg(pl.col(value).mean()))
-    layers = [source(means).mark_line().encode(**axes, tooltip=tips, **style)]
+    x, y = (plot.axes[name]["field"] for name in ("x", "y"))
+    means = rows_of(table.group_by("shown", x, maintain_order=True).agg(pl.col(y).mean()))
+    plot.line(means)
+    if "low" in table.columns:
+        plot.ends(rows_of(table), strokeWidth=2.5, opacity=0.4)
     if "seed" in table.columns:
         broken = pl.col("diverged").fill_null(False) if "diverged" in table.columns else pl.lit(False)
-        each = [*tips, *(tip(name) for name in ("seed", "rate") if name in table.columns and name != by)]
         for mark, chosen in ((_SEEDS, ~broken), (_CROSSES, broken)):
-            if rows := kit.rows_of(table.filter(chosen).drop_nulls(value)):
-                layers.append(source(rows).mark_point(**mark).encode(**axes, color=style["color"], tooltip=each))
-    return [*layers, source(means).mark_point(**_MEANS).encode(**axes, color=style["color"], tooltip=tips)]
+            plot.dots(rows_of(table.filter(chosen).drop_nulls(y)), **mark)
+    return plot.dots(means, size=_MEANS)
 
 
 def _named(experiment: Experiment) -> pl.DataFrame:
@@ -140,11 +108,11 @@ def _named(experiment: Experiment) -> pl.DataFrame:
 def _best(experiment: Experiment, theme: ThemeName) -> Spec:
     """Accuracy and loss at the best rate: a point per seed, the mean and its interval."""
     table = _named(experiment).filter("best")
-    ends = kit.rows_of(with_names(experiment).drop_nulls("low").select("low", "high", shown="name"))
+    ends = rows_of(with_names(experiment).drop_nulls("low").select("low", "high", shown="name"))
     looks, losses = _looks(table["shown"], theme), table["loss"].drop_nulls().to_list()
     drawn = [*table["accuracy"].drop_nulls(), *kit.numbers(ends, "low", "high")]
-    panels = [_dots(table, "accuracy", "accuracy", _near_axis("accuracy", "", drawn, 1.01), looks, ends)]
-    panels += [_dots(table, "loss", "loss (nats)", _wide_axis("loss", "", losses), looks, [])] if losses else []
+    panels = [_dots(table, kit.near_axis("accuracy", "accuracy", drawn, 1.01), looks, ends)]
+    panels += [_dots(table, _wide_axis("loss", "loss (nats)", losses), looks, [])] if losses else []
     about = (
         "on data that was never trained on; small points: single seeds, large ones: their mean; bars: intervals over "
         "seeds"
@@ -152,44 +120,32 @@ def _best(experiment: Experiment, theme: ThemeName) -> Spec:
     return kit.finished(panels, "What does each reach at its best rate?", [about], theme, columns=1)
 
 
-def _dots(
-    table: pl.DataFrame, value: str, title: str, like: alt.Y, looks: Mapping[str, Look], ends: Sequence[Row]
-) -> Spec:
-    x = alt.X(f"{value}:Q", title=title, scale=like["scale"], axis=like["axis"])
-    y, colour = _names("shown", list(looks), 270), _hue_of("shown", looks, legend=None)
-    y["scale"] = alt.Scale(domain=list(looks))
-    tips = [tip("shown", "run", "N"), tip(value)]
-    seeds = kit.rows_of(table.drop_nulls(value).select("shown", "seed", "rate", value))
-    means = kit.rows_of(table.group_by("shown", maintain_order=True).agg(pl.col(value).mean()))
-    layers = [
-        *_bars(ends, x, "low", "high", {"strokeWidth": 3, "opacity": 0.35}, y=y, color=colour),
-        source(seeds).mark_point(**_SEEDS).encode(x, y, colour, tooltip=[*tips, tip("seed"), tip("rate")]),
-        source(means).mark_point(**_MEANS).encode(x, y, colour, tooltip=tips),
-    ]
-    return kit.panel(layers, f"{value} on new data", width=_DOTS, height=max(110, 24 * len(looks)))
+def _dots(table: pl.DataFrame, x: Channel, looks: Mapping[str, Look], ends: Sequence[Row]) -> Spec:
+    value, y = x["field"], kit.names_axis("shown", None, looks, labelLimit=270)
+    colour = kit.by_value("shown", {name: look.colour for name, look in looks.items()}, legend=None)
+    plot = Plot(x, y, {"shown": "run", value: "", "seed": "", "rate": ""}, color=colour)
+    plot.ends(ends, along="x", opacity=0.35)
+    plot.dots(rows_of(table.drop_nulls(value).select("shown", "seed", "rate", value)), **_SEEDS)
+    plot.dots(rows_of(table.group_by("shown", maintain_order=True).agg(pl.col(value).mean())), size=_MEANS)
+    return plot.panel(f"{value} on new data", width=_DOTS, height=max(110, 24 * len(looks)))
 
 
 def _rates(experiment: Experiment, theme: ThemeName) -> Spec:
     """Accuracy and training loss over the rate, a line per choice."""
     table = _named(experiment)
-    looks = _looks(table["shown"], theme)
-    style, x = kit.series_style(looks, looks), kit.places_axis("rate", "learning rate", table["rate"])
+    looks, x = _looks(table["shown"], theme), kit.places_axis("rate", "learning rate", table["rate"])
     losses = _wide_axis("ended", "training loss at the end (nats)", table["ended"].to_list())
     panels = []
-    for value, y, title in (
-        ("accuracy", _accuracy_axis(table), "accuracy on new data"),
-        ("ended", losses, "training loss"),
-    ):
-        tips = [tip("shown", "run", "N"), tip("rate"), tip(value, title)]
-        rows = table.select("shown", "rate", "seed", "diverged", value)
-        panels.append(kit.panel(_series(rows, "rate", value, {"x": x, "y": y}, style, tips), title))
+    for title, y in (("accuracy on new data", _accuracy_axis(table)), ("training loss", losses)):
+        plot = Plot(x, y, {"shown": "run", "rate": "", y["field"]: title, "seed": ""}, looks)
+        panels.append(_series(plot, table.select("shown", "rate", "seed", "diverged", y["field"])).panel(title))
     about = ["small points: single seeds, lines: their mean; a cross: a seed that diverged"]
     return kit.finished(panels, "How much does the learning rate matter?", about, theme, legend_columns=3)
 
 
 def _lengths(experiment: Experiment, theme: ThemeName) -> Spec:
     """Means of accuracy, next to published ones, and of entropy; then a panel per choice with all seeds."""
-    colours, table = THEMES[theme], length_rows(experiment).rename({"name": "shown"})
+    colours, table = THEMES[theme], length_rows(experiment).rename({"name": "shown"}).drop("run")
     looks = _looks(table["shown"], theme)
     published = {
         name: [{"shown": f"{name}, published", "length": n, "accuracy": x} for n, x in values.items()]
@@ -199,28 +155,21 @@ def _lengths(experiment: Experiment, theme: ThemeName) -> Spec:
         looks[f"{name}, published"] = Look(f"{name}, published", colour, _PUBLISHED_DASH, 1.6)
     every = [row for rows in published.values() for row in rows]
     places = sorted({*table["length"], *(row["length"] for row in every)})
-    x, style = kit.places_axis("length", "items in the list", places), kit.series_style(looks, looks)
-    accuracy = {"x": x, "y": kit.share_axis("accuracy", "accuracy")}
-    nats = _near_axis("entropy", "entropy of the weights (nats)", [0.0, math.log(max(places))])
-    which = [tip("shown", "run", "N"), tip("length", "items")]
-    tips, more = [*which, tip("accuracy")], [*which, tip("entropy", "entropy (nats)")]
-    means = table.drop("seed", "run")
-    overview = [
-        source(every).mark_line().encode(**accuracy, tooltip=tips, **style),
-        *_series(means, "length", "accuracy", accuracy, style, tips),
-    ]
+    x, accuracy = kit.places_axis("length", "items in the list", places), kit.share_axis("accuracy", "accuracy")
+    nats = kit.near_axis("entropy", "entropy of the weights (nats)", [0.0, math.log(max(places))])
+    tips = {"shown": "run", "length": "items", "accuracy": "", "entropy": "entropy (nats)", "seed": ""}
+    dashed: Row = {"strokeDash": list(_PUBLISHED_DASH), "color": colours.soft}
+    means = table.drop("seed")
     # Equal weights have the largest entropy there can be.
-    most = source([{"length": length, "entropy": math.log(length)} for length in places])
-    dashed: dict[str, Any] = {"strokeDash": list(_PUBLISHED_DASH), "color": colours.soft}
-    entropies = [
-        most.mark_line(**dashed).encode(x, nats),
-        *_series(means, "length", "entropy", {"x": x, "y": nats}, style, more),
+    most = [{"length": length, "entropy": math.log(length)} for length in places]
+    panels = [
+        _series(Plot(x, accuracy, tips, looks).line(every), means).panel("all, means over seeds"),
+        _series(Plot(x, nats, tips, looks).line(most, **dashed), means).panel("entropy; dashed: equal weights"),
     ]
-    panels = [kit.panel(overview, "all, means over seeds"), kit.panel(entropies, "entropy; dashed: equal weights")]
-    for (name,), rows in table.drop("run").group_by("shown", maintain_order=True):
-        known = source(published[name if name in PUBLISHED else "softmax"]).mark_line(**dashed, strokeWidth=1.4)
-        own = _series(rows, "length", "accuracy", accuracy, style, tips)
-        panels.append(kit.panel([known.encode(**accuracy), *own], str(name)))
+    for (name,), rows in table.group_by("shown", maintain_order=True):
+        known = published[name if name in PUBLISHED else "softmax"]
+        plot = Plot(x, accuracy, tips, looks).line(known, **dashed, strokeWidth=1.4)
+        panels.append(_series(plot, rows).panel(str(name)))
     about = [
         "each at its best rate; small points: single seeds, lines: their mean",
         f"dashed: {PUBLISHED_PAPER}, trained on up to 16 items as here",
@@ -241,7 +190,7 @@ def _accuracy_over_temperature(experiment: Experiment, theme: ThemeName) -> Spec
     if best["compensated"].any():
         about += ["control: first values and rate of the query map undo the temperature; T = 1 has nothing to undo"]
     question = "What does each temperature reach at its best rate?"
-    return _over_temperature(best, "accuracy", _accuracy_axis(best), question, about, theme)
+    return _over_temperature(best, _accuracy_axis(best), question, about, theme)
 
 
 def _sensitivity_over_temperature(experiment: Experiment, theme: ThemeName) -> Spec:
@@ -254,36 +203,28 @@ def _sensitivity_over_temperature(experiment: Experiment, theme: ThemeName) -> S
         "(arXiv 2309.14322); bars: intervals over seeds"
     )
     y = kit.linear_axis(value, "loss above the best (nats)", highest)
-    return _over_temperature(summary, value, y, "How much does a wrong learning rate cost?", [about], theme)
+    return _over_temperature(summary, y, "How much does a wrong learning rate cost?", [about], theme)
 
 
-def _over_temperature(
-    table: pl.DataFrame, value: str, y: alt.Y, question: str, about: Sequence[str], theme: ThemeName
-) -> Spec:
+def _over_temperature(table: pl.DataFrame, y: Channel, question: str, about: Sequence[str], theme: ThemeName) -> Spec:
     """A value over T as an ordinal axis: words such as "learned" come after the numbers."""
     table = table.rename({"of": "shown"})
-    temperatures, looks = in_order(table["temperature"]), _looks(table["shown"], theme)
-    scale = alt.Scale(domain=temperatures, paddingInner=0.5, paddingOuter=0.3)
-    x = alt.X("temperature:N", title="temperature T", sort=temperatures, scale=scale)
-    names = list(looks)
-    beside = alt.XOffset("shown:N", sort=names, scale=alt.Scale(domain=names, padding=0.5))
-    axes, style = {"x": x, "y": y, "xOffset": beside}, kit.series_style(looks, looks)
-    tips = [tip("shown", "normalizer", "N"), tip("temperature", "T", "N"), tip(value, value.replace("_", " "))]
+    looks = _looks(table["shown"], theme)
+    x = kit.names_axis("temperature", "temperature T", in_order(table["temperature"]))
+    x["scale"] |= {"paddingInner": 0.5, "paddingOuter": 0.3}
+    beside = {"field": "shown", "type": "nominal", "scale": {"domain": list(looks), "padding": 0.5}}
+    tips = {"shown": "normalizer", "temperature": "T", y["field"]: y["field"].replace("_", " "), "seed": "", "rate": ""}
     compensated = pl.col("compensated")
     controlled = table.filter(compensated)["shown"].unique().to_list()
     sides = {"": ~compensated}
     if controlled:  # T = 1 is its own control where a normalizer has controls
         own = (pl.col("temperature") == "1") & pl.col("shown").is_in(controlled)
         sides = {", plain": ~compensated, ", compensated control": compensated | own}
-    panels = []
-    for (optimizer,), some in table.group_by("by", maintain_order=True):
-        for side, chosen in sides.items():
-            rows = some.filter(chosen)
-            layers = _series(rows, "temperature", value, axes, style, tips)
-            if "low" in rows.columns and (spread := kit.rows_of(rows.drop_nulls("low"))):
-                bars = source(spread).mark_rule(strokeWidth=2.5, opacity=0.4)
-                layers.insert(1, bars.encode(**axes | {"y": kit.renamed(y, "low")}, y2="high:Q", color=style["color"]))
-            panels.append(kit.panel(layers, f"{optimizer}{side}"))
+    panels = [
+        _series(Plot(x, y, tips, looks, xOffset=beside), some.filter(chosen)).panel(f"{optimizer}{side}")
+        for (optimizer,), some in table.group_by("by", maintain_order=True)
+        for side, chosen in sides.items()
+    ]
     columns = 2 if controlled else min(3, len(panels))
     return kit.finished(panels, question, about, theme, columns=columns, legend_columns=3)
 
@@ -293,18 +234,16 @@ def _rates_by_temperature(experiment: Experiment, theme: ThemeName) -> Spec:
     table = _named(experiment).with_columns(shown="at")
     names = dict(table.filter(~pl.col("compensated")).select("temperature", "at").iter_rows())
     looks = _temperature_looks([names[word] for word in in_order(table["temperature"])], theme)
-    style = kit.series_style(looks, set(table["shown"]))
+    looks = {name: look for name, look in looks.items() if name in set(table["shown"])}
     y = _wide_axis("ended", "training loss at the end", table["ended"].to_list())
-    tips = [tip("shown", "run", "N"), tip("rate", "learning rate"), tip("ended", "training loss")]
+    tips = {"shown": "run", "rate": "learning rate", "ended": "training loss", "seed": ""}
     panels = []
     for (name, optimizer), some in table.group_by("of", "by", maintain_order=True):
-        axes = {"x": kit.places_axis("rate", "learning rate", some["rate"]), "y": y}
-        layers = _series(some.select("shown", "rate", "seed", "diverged", "ended"), "rate", "ended", axes, style, tips)
+        plot = Plot(kit.places_axis("rate", "learning rate", some["rate"]), y, tips, looks)
+        _series(plot, some.select("shown", "rate", "seed", "diverged", "ended"))
         best = some.filter(pl.col("best") & ~pl.col("compensated")).group_by("shown", "rate", maintain_order=True)
-        rings = source(kit.rows_of(best.agg(pl.col("ended").mean())))
-        rings = rings.mark_point(filled=False, size=110, strokeWidth=2, opacity=1)
-        layers.append(rings.encode(**axes, color=style["color"], tooltip=tips))
-        panels.append(kit.panel(layers, f"{name}, {optimizer}"))
+        plot.dots(rows_of(best.agg(pl.col("ended").mean())), filled=False, size=110, strokeWidth=2)
+        panels.append(plot.panel(f"{name}, {optimizer}"))
     about = [
         "mean over the last fifth of the steps; a ring marks the best rate, a cross a seed that diverged",
         "compensated rates are those of the other maps: that of the query map is smaller",
@@ -374,29 +313,22 @@ def _curves(
     theme: ThemeName, banded: bool = True,
 ) -> Spec:  # fmt: skip
     """A panel per quantity; `series` has the run drawn under each name."""
-    style, panels = kit.series_style(looks, series), []
+    panels = []
     for quantity, (title, unit, decades) in _DRAWN.items():
         if not (rows := _medians(experiment, series, quantity)):
             continue
         steps = {row["step"] for row in rows}
-        scale = alt.Scale(domain=[0, max(steps)], nice=False)
-        x = alt.X("step:Q", title="step", scale=scale, axis=alt.Axis(tickCount=5, format="~s"))
         drawn = kit.numbers(rows, "value", *(("low", "high") if banded else ()))
         values = [value for value in drawn if value <= _HIGHEST]
+        x = kit.axis("step", "step", (0, max(steps)), tickCount=5, format="~s")
         y = _wide_axis("value", unit, values, decades) if decades else kit.share_axis("value", unit)
-        tips = [tip("shown", "run", "N"), tip("step"), tip("value", title), tip("low", "least"), tip("high", "largest")]
-        layers = []
-        for name in dict.fromkeys(row["shown"] for row in rows if banded):  # the hues of their lines, but no legend
-            band = source([row for row in rows if row["shown"] == name])
-            band = band.mark_area(color=looks[name].colour, opacity=0.16)
-            layers.append(band.encode(x, kit.renamed(y, "low"), y2="high:Q"))
-        layers.append(source(rows).mark_line().encode(x, y, tooltip=tips, **style))
-        if len(steps) == 1:
-            layers.append(source(rows).mark_point(filled=True, size=40).encode(x, y, style["color"], tooltip=tips))
-        if quantity == "separability" and (control := _medians(experiment, series, "separability_control")):
-            dots = source(control).mark_line(strokeDash=[1.5, 3], strokeWidth=1.5, opacity=0.9)
-            layers.append(dots.encode(x, y, color=style["color"], detail="shown:N"))
-        panels.append(kit.panel(layers, title))
+        tips = {"shown": "run", "step": "", "value": title, "low": "least", "high": "largest"}
+        plot = Plot(x, y, tips, looks).band(rows if banded else [], opacity=0.16).line(rows)
+        plot.dots(rows if len(steps) == 1 else [], size=40)
+        if quantity == "separability":
+            control = _medians(experiment, series, "separability_control")
+            plot.line(control, strokeDash=[1.5, 3], strokeWidth=1.5, opacity=0.9)
+        panels.append(plot.panel(title))
     return kit.finished(panels, question, about, theme, columns=3, legend_columns=3)
 
 
@@ -407,7 +339,7 @@ def _medians(experiment: Experiment, series: Mapping[str, int], quantity: str) -
     rows = named.join(experiment.curves, on="run", maintain_order="left_right").group_by(
         "shown", "step", maintain_order=True
     )
-    return kit.rows_of(rows.agg(value=value.median(), low=value.min(), high=value.max()).drop_nulls("value"))
+    return rows_of(rows.agg(value=value.median(), low=value.min(), high=value.max()).drop_nulls("value"))
 
 
 # -- Early warning ----------------------------------------------------------------------------------------------------
@@ -428,7 +360,7 @@ _TIPS = {
 
 def _warning(experiment: Experiment, theme: ThemeName) -> Spec | None:
     """None if no run failed, or all did: there is nothing to warn of, or nothing to compare with."""
-    rows = [row | {"signal": signal_name(row)} for row in kit.rows_of(experiment.warnings)]
+    rows = [row | {"signal": signal_name(row)} for row in rows_of(experiment.warnings)]
     if not rows:
         return None
     signals = sorted((row for row in rows if row["auc"] is not None), key=lambda row: -row["auc"])
@@ -445,25 +377,18 @@ def _warning(experiment: Experiment, theme: ThemeName) -> Spec | None:
 
 def _auc(rows: list[Row], theme: ThemeName) -> Spec:
     """The best first, with its interval, against chance."""
-    colours, y = THEMES[theme], _names("signal", [row["signal"] for row in rows], 200)
-    x = _shares("auc", "AUC", values=[0, 0.25, 0.5, 0.75, 1], format=".2f")
-    tips = [tip("signal", "warns", "N"), *(tip(name, words) for name, words in _TIPS.items())]
-    known = [row for row in rows if row["auc_low"] is not None]
-    mark = {"color": colours.selected, "strokeWidth": 3, "opacity": 0.45}
-    dots = source(rows).mark_point(filled=True, size=60, opacity=1, color=colours.selected)
-    layers = [
-        source([{"auc": 0.5}]).mark_rule(color=colours.control, strokeDash=[4, 3]).encode(x=x),
-        *_bars(known, x, "auc_low", "auc_high", mark, y=y),
-        dots.encode(x, y, tooltip=tips),
-    ]
-    return kit.panel(layers, "quantities of the monitor", height=_LINE * len(rows))
+    colours, y = THEMES[theme], kit.names_axis("signal", None, [row["signal"] for row in rows], labelLimit=200)
+    x = kit.axis("auc", "AUC", (0, 1), values=[0, 0.25, 0.5, 0.75, 1], format=".2f")
+    plot = Plot(x, y, {"signal": "warns", **_TIPS}).level([0.5], "x", color=colours.control)
+    plot.ends(rows, "auc_low", "auc_high", "x", color=colours.selected).dots(rows, size=60, color=colours.selected)
+    return plot.panel("quantities of the monitor", height=_LINE * len(rows))
 
 
 def _roc(experiment: Experiment, signals: list[Row], theme: ThemeName) -> Spec | None:
     """Over all thresholds, for the three best quantities and the two that the paper names."""
     named = [row for row in signals if row["kind"] == "change"]
     shown = list(dict.fromkeys(row["signal"] for row in [*signals[:_TRACED], *named]))
-    rows = [row | {"signal": signal_name(row)} for row in kit.rows_of(experiment.roc)]
+    rows = [row | {"signal": signal_name(row)} for row in rows_of(experiment.roc)]
     points = [row | {"place": i} for i, row in enumerate(rows) if row["signal"] in shown]
     if not points:
         return None
@@ -472,17 +397,18 @@ def _roc(experiment: Experiment, signals: list[Row], theme: ThemeName) -> Spec |
         for name in shown
         for share, place in ((0.0, -1), (1.0, len(rows)))
     ]
-    percent: dict[str, Any] = {"format": "%", "tickCount": 5}
-    x, y = _shares("false_alarms", _FALSE, **percent), _shares("warned", _WARNED, alt.Y, **percent)
-    colour = _hue_of("signal", _looks(shown, theme), title=None, legend=alt.Legend(columns=2))
-    tips = [tip("signal", "warns", "N"), tip("threshold"), tip("warned", _WARNED), tip("false_alarms", _FALSE)]
-    chance = source([{"false_alarms": 0, "warned": 0}, {"false_alarms": 1, "warned": 1}])
-    lines = source([*points, *ends]).mark_line(strokeWidth=2, interpolate="step-after")
-    layers = [
-        chance.mark_line(color=THEMES[theme].control, strokeDash=[4, 3]).encode(x, y),
-        lines.encode(x, y, colour, order="place:Q", tooltip=tips),
-    ]
-    return kit.panel(layers, "as the threshold is lowered")
+    x, y = (
+        kit.axis(name, title, (0, 1), format="%", tickCount=5)
+        for name, title in (("false_alarms", _FALSE), ("warned", _WARNED))
+    )
+    hues = {name: look.colour for name, look in _looks(shown, theme).items()}
+    tips = {"signal": "warns", "threshold": "", "warned": _WARNED, "false_alarms": _FALSE}
+    plot = Plot(x, y, tips, color=kit.by_value("signal", hues, legend={"columns": 2}))
+    chance = [{"false_alarms": share, "warned": share} for share in (0, 1)]
+    plot.line(chance, color=THEMES[theme].control, strokeDash=[4, 3])
+    order = {"order": {"field": "place", "type": "quantitative"}}
+    plot.draw("line", [*points, *ends], order, strokeWidth=2, interpolate="step-after")
+    return plot.panel("as the threshold is lowered")
 
 
 def _alerts(rows: list[Row], theme: ThemeName) -> Spec | None:
@@ -496,13 +422,9 @@ def _alerts(rows: list[Row], theme: ThemeName) -> Spec | None:
         for column, words in shares.items()
     ]
     order = [row["signal"] for row in sorted(rows, key=lambda row: row["false_alarms"] - row["warned"])]
-    x, y = _shares("share", "share of runs", format="%", tickCount=5), _names("signal", order, 200)
-    colour = _hue_of("shown", {_WARNED: Look("", colours.third), _FALSE: Look("", colours.claim)}, title=None)
-    scale = alt.Scale(domain=[_WARNED, _FALSE], range=["circle", "diamond"])
-    tips = [tip("signal", "alert", "N"), tip("shown", "of", "N"), tip("share"), tip("lead", "median lead (steps)")]
-    dots = source(points).mark_point(filled=True, size=60, opacity=1)
-    layers = [
-        *_bars(rows, x, "warned", "false_alarms", {"color": colours.control, "opacity": 0.6}, y=y),
-        dots.encode(x, y, colour, alt.Shape("shown:N", title=None, scale=scale), tooltip=tips),
-    ]
-    return kit.panel(layers, "alerts of the monitor, as they are", height=_LINE * len(rows))
+    x = kit.axis("share", "share of runs", (0, 1), format="%", tickCount=5)
+    y = kit.names_axis("signal", None, order, labelLimit=200)
+    looks = kit.point_looks("shown", shares.values(), (colours.third, colours.claim), ("circle", "diamond"))
+    plot = Plot(x, y, {"signal": "alert", "shown": "of", "share": "", "lead": "median lead (steps)"}, **looks)
+    plot.ends(rows, "warned", "false_alarms", "x", color=colours.control, strokeWidth=1, opacity=0.6)
+    return plot.dots(points, size=60).panel("alerts of the monitor, as they are", height=_LINE * len(rows))

@@ -116,25 +116,20 @@ class Reports(Result, study="report --each", page="index.html"):
 
     def _chart(self, question: str, theme: ThemeName) -> Spec:
         """A panel per number, a point per model in the given order, with its interval."""
-        import altair as alt  # of an extra, as all charts
-
-        from ..views import charts
+        from ..views import charts  # of an extra
         from ..views.theme import THEMES
 
         rows = [row | {"model": plain(str(row["folder"]))} for row in charts.rows_of(self.table.filter(_ANSWERED))]
-        x = alt.X("model:N", title=None, sort=[row["model"] for row in rows], axis=alt.Axis(labelLimit=110))
+        x = charts.names_axis("model", None, [row["model"] for row in rows], labelLimit=110)
         panels, colour = [], THEMES[theme].selected
         for number in _NUMBERS:
             name, low, high = number.names
             if present := [row for row in rows if row[name] is not None]:
                 y = charts.linear_axis(name, number.label, charts.numbers(present, name, low, high))
-                tips = [charts.tip("model", kind="N"), charts.tip(name, number.label), *map(charts.tip, (low, high))]
-                chart = charts.source(present).encode(x=x)
-                bars = chart.mark_rule(color=colour, strokeWidth=1.5)
-                line = chart.mark_line(color=colour, strokeWidth=1, opacity=0.5).encode(y=y)
-                points = chart.mark_point(color=colour, filled=True, size=45, opacity=1).encode(y=y, tooltip=tips)
-                bars = bars.encode(y=charts.renamed(y, low), y2=alt.Y2(f"{high}:Q"))
-                panels.append(charts.panel([bars, line, points], number.label))
+                plot = charts.Plot(x, y, {"model": "", name: number.label, low: "", high: ""})
+                plot.ends(present, low, high, color=colour, strokeWidth=1.5, opacity=1)
+                plot.line(present, color=colour, strokeWidth=1, opacity=0.5).dots(present, color=colour, size=45)
+                panels.append(plot.panel(number.label))
         about = ["means over all heads at the largest length; bars: intervals from resampling windows"]
         return charts.finished(panels, question, about, theme, columns=3, independent=["x", "y"])
 

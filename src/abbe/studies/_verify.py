@@ -123,7 +123,7 @@ class Verdicts(list[Verdict]):
         # These need the extra `report`.
         from markupsafe import Markup
 
-        from ..views.drawing import svg
+        from ..views.charts import svg
         from ..views.html import render
 
         charts = {theme: Markup(svg(verify_chart(self, theme))) for theme in THEMES}
@@ -339,19 +339,18 @@ def verify_chart(verdicts: Sequence[Verdict], theme: ThemeName = "light") -> dic
     The ratio of each statement, from the median of random draws to the worst point found. A small median means that a
     bound says little about ordinary inputs; a worst ratio of 1 that it is tight; a larger one that it is false.
     """
-    from ..views.charts import finished, unchecked  # need the extra `report`
+    from ..views.charts import finished  # needs the extra `report`
 
     rows = [_mark(verdict) for verdict in verdicts]
     largest, sections = max((row["worst"] for row in rows), default=1.0), _sections(verdicts)
-    draw = unchecked(_panel)
     panels = [
-        draw([row for row in rows if row["section"] == section], largest, THEMES[theme], last=section == sections[-1])
+        _panel([row for row in rows if row["section"] == section], largest, THEMES[theme], last=section == sections[-1])
         for section in sections
     ]
     marks = "from the median of random draws (bar) to the worst point found (mark)"
     about = [marks, "1 is equality; marks to the right of it break the bound"]
-    chart = finished(panels, "How tight is every bound?", about, theme, columns=1)
-    chart["config"]["legend"] |= {"columns": len(_SHAPES), "layout": {"bottom": {"margin": 30, "anchor": "start"}}}
+    chart = finished(panels, "How tight is every bound?", about, theme, columns=1, legend_columns=len(_SHAPES))
+    chart["config"]["legend"]["layout"] = {"bottom": {"margin": 30, "anchor": "start"}}
     # A page may have wider letters than those that the names were measured with.
     return chart | {"spacing": 14, "padding": {"left": 32, "top": 10, "right": 10, "bottom": 10}}
 
@@ -369,26 +368,25 @@ def _mark(verdict: Verdict) -> dict[str, Any]:
 
 def _panel(rows: Sequence[dict[str, Any]], largest: float, theme: Theme, last: bool) -> dict[str, Any]:
     """One section; only the last panel has the labels of the axis that all share."""
-    import altair as alt
+    from ..views.charts import Plot, axis, by_value, names_axis
 
-    from ..views.charts import panel, source, tip
-
-    scale = alt.Scale(type="log", domain=[_LEAST, max(2.0, 1.3 * largest)], nice=False)
-    axis = alt.Axis(values=[10.0**k for k in range(-2, 7)], format="~g", grid=False, labels=last, ticks=last)
-    worst, typical = (
-        alt.X(f"{column}:Q", title=_RATIO if last else None, scale=scale, axis=axis) for column in ("worst", "typical")
-    )
-    names = alt.Axis(grid=True, labelLimit=220, ticks=False, domain=False)
-    y = alt.Y("statement:N", title=None, sort=[row["statement"] for row in rows], axis=names)
-    hues = alt.Scale(domain=list(_SOURCES), range=[theme.selected, theme.claim])
-    colour = alt.Color("source:N", title=None, scale=hues, legend=alt.Legend(symbolType="stroke", symbolSize=420))
-    shape = alt.Shape("outcome:N", title=None, scale=alt.Scale(domain=list(_SHAPES), range=list(_SHAPES.values())))
-    tips = [tip("statement", kind="N"), tip("source", kind="N"), tip("outcome", kind="N"), tip("worst"), tip("typical")]
-    chart = source(rows)
-    layers = [
-        source([{"worst": 1.0}]).mark_rule(color=theme.ink, strokeDash=[5, 3]).encode(x=worst),
-        chart.mark_rule(strokeWidth=1.5, opacity=0.55).encode(x=typical, x2=alt.X2("worst:Q"), y=y, color=colour),
-        chart.mark_tick(thickness=2, size=9).encode(x=typical, y=y, color=colour, tooltip=tips),
-        chart.mark_point(filled=True, size=46, opacity=1).encode(x=worst, y=y, color=colour, shape=shape, tooltip=tips),
-    ]
-    return panel(layers, rows[0]["section"], _WIDTH, _ROW * len(rows))
+    ticks: dict[str, Any] = {
+        "values": [10.0**k for k in range(-2, 7)],
+        "format": "~g",
+        "grid": False,
+        "labels": last,
+        "ticks": last,
+    }
+    x = axis("worst", _RATIO if last else None, (_LEAST, max(2.0, 1.3 * largest)), log=True, **ticks)
+    names = [row["statement"] for row in rows]
+    y = names_axis("statement", None, names, grid=True, labelLimit=220, ticks=False, domain=False)
+    hues = dict(zip(_SOURCES, (theme.selected, theme.claim), strict=True))
+    plot = Plot(
+        x, y, dict.fromkeys(("statement", "source", "outcome", "worst", "typical"), ""),
+        color=by_value("source", hues, legend={"symbolType": "stroke", "symbolSize": 420}),
+        shape=by_value("outcome", _SHAPES),
+    )  # fmt: skip
+    plot.level([1.0], "x", color=theme.ink)
+    plot.ends(rows, "typical", "worst", "x", strokeWidth=1.5, opacity=0.55)
+    plot.draw("tick", rows, {"x": "typical"}, thickness=2, size=9).dots(rows, size=46)
+    return plot.panel(rows[0]["section"], _WIDTH, _ROW * len(rows))

@@ -13,17 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import altair as alt
 import polars as pl
 
 from ..views import charts as kit
-from ..views.charts import Row, Spec
+from ..views.charts import Channel, Plot, Spec
 from ..views.html import packed_json, packed_table, plain_value
-from ..views.theme import THEMES, Theme, ThemeName
+from ..views.theme import THEMES, ThemeName
 from ..words.manifest import for_others, model_name, part_of
 from ..words.numbers import number, percent
 from ._alerts import Event
-from ._quantities import Quantity, tracker_name, unpacked
+from ._quantities import tracker_name, unpacked
 from ._result import Training, shared_by
 
 _LISTED = 400  # alerts in the list of the page
@@ -187,7 +186,6 @@ _SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "
 _LOGARITHMIC = ("max_logit", "logit_change", "gradient_ratio")
 
 
-@kit.unchecked
 def watch_chart(training: Training, theme: ThemeName) -> Spec:
     """Loss, learning rate and a few measures over steps: thin lines are heads, the bold one their mean, the dashed one
     the limit, vertical ones alerts."""
@@ -197,43 +195,32 @@ def watch_chart(training: Training, theme: ThemeName) -> Spec:
     if not training.records:
         return kit.finished([], question, about, theme)
     kept = select_steps(training, _IN_PRINT)
-    ends = [kept.steps[0], max(kept.steps[-1], kept.steps[0] + 1)]
-    x = alt.X("step:Q", title="step", scale=alt.Scale(domain=ends, nice=False), axis=alt.Axis(tickCount=5))
-    events = [{"step": step} for step in sorted({event.alert["step"] for event in training.events()})]
-    rules = kit.source(events).mark_rule(color=colours.alarm, opacity=0.5, strokeWidth=1)
-    behind = [rules.encode(x=x)] if events else []
+    x = kit.axis("step", "step", (kept.steps[0], max(kept.steps[-1], kept.steps[0] + 1)), tickCount=5)
+    events = sorted({event.alert["step"] for event in training.events()})
     model = kept.model.with_columns(step=pl.Series(kept.steps))
+    heads = pl.DataFrame([(f"{i}.{head}",) for i, head in kept.heads], ["head"], orient="row")
+    values = pl.concat([model.select("step").join(heads, how="cross"), kept.values], how="horizontal")
+
+    def plot(y: Channel, title: str) -> Plot:
+        tips = {"step": "", "head": "", y["field"]: title}
+        return Plot(x, y, tips).level(events, "x", color=colours.alarm, opacity=0.5, strokeDash=[1, 0], strokeWidth=1)
+
     panels = []
     for name, title in _LINES:
         if rows := kit.rows_of(model.select("step", name).drop_nulls()):
-            y, tips = kit.linear_axis(name, title, kit.numbers(rows, name)), [kit.tip("step"), kit.tip(name, title)]
-            line = kit.source(rows).mark_line(color=colours.selected).encode(x, y, tooltip=tips)
-            panels.append(kit.panel([*behind, line], title))
+            y = kit.linear_axis(name, title, kit.numbers(rows, name))
+            panels.append(plot(y, title).line(rows, color=colours.selected).panel(title))
     for name in (name for wanted in _SHOWN for name in kept.measures if name.partition("@")[0] == wanted):
+        quantity, limit = training.quantity(name), f"{name} limit"
         means = kit.rows_of(model.select("step", value=f"{name} mean").drop_nulls())
-        panels.append(_measure(kept, training.quantity(name), means, x, behind, colours))
+        rows = kit.rows_of(values.select("step", "head", value=name).drop_nulls())
+        by_step = values.group_by("step", maintain_order=True) if limit in values.columns else ()
+        limits = [{"step": step, "limit": shared_by(of_heads[limit].to_list())} for (step,), of_heads in by_step]
+        scale = kit.log_axis if name.partition("@")[0] in _LOGARITHMIC else kit.linear_axis
+        measured = plot(scale("value", quantity.unit, kit.numbers([*rows, *limits], "value", "limit")), quantity.label)
+        measured.line(rows, "head", color=colours.selected, strokeWidth=0.7, opacity=0.4)
+        measured.line(means, color=colours.selected, strokeWidth=2.6)
+        dashed = kit.Data(limits).having("limit")
+        measured.draw("line", dashed, {"y": "limit"}, color=colours.proved, strokeDash=[7, 4])
+        panels.append(measured.panel(quantity.label))
     return kit.finished(panels, question, about, theme)
-
-
-def _measure(
-    kept: Selection, quantity: Quantity, means: list[Row], x: alt.X, behind: list[alt.Chart], theme: Theme
-) -> Spec:
-    name, limit, heads = quantity.name, f"{quantity.name} limit", [f"{i}.{head}" for i, head in kept.heads]
-    places = [(step, head) for step in kept.steps for head in heads]
-    pairs = zip(places, kept.values[name], strict=True)
-    rows = [{"step": step, "head": head, "value": value} for (step, head), value in pairs if value is not None]
-    limits = kept.values[limit].to_list() if limit in kept.values.columns else [None] * len(places)
-    by_step = [shared_by(limits[i : i + len(heads)]) for i in range(0, len(limits), len(heads))]
-    ends = [{"step": step, "limit": end} for step, end in zip(kept.steps, by_step, strict=True) if end is not None]
-    axis = kit.log_axis if name.partition("@")[0] in _LOGARITHMIC else kit.linear_axis
-    y = axis("value", quantity.unit, kit.numbers([*rows, *ends], "value", "limit"))
-    thin = kit.source(rows).mark_line(color=theme.selected, strokeWidth=0.7, opacity=0.4)
-    bold = kit.source(means).mark_line(color=theme.selected, strokeWidth=2.6)
-    dashed = kit.source(ends).mark_line(color=theme.proved, strokeDash=[7, 4])
-    layers = [
-        *behind,
-        thin.encode(x, y, detail="head:N", tooltip=[kit.tip("step"), kit.tip("head", "head", "N"), kit.tip("value")]),
-        bold.encode(x, y, tooltip=[kit.tip("step"), kit.tip("value", "mean over heads")]),
-        *([dashed.encode(x, kit.renamed(y, "limit"))] if ends else []),
-    ]
-    return kit.panel(layers, quantity.label)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol, Self
 
-import altair as alt
 import numpy as np
 import polars as pl
 
@@ -15,8 +14,8 @@ from ..measures import USUAL_SIZE
 from ..words.manifest import part_of
 from ..words.measures import about_lines, lengths_in, usual_size
 from . import charts
-from .charts import Axes, Legend, Look, Row, Spec, finished, look_of, panel, renamed, rows_of, source, tip, unchecked
-from .theme import THEMES, ThemeName
+from .charts import Channel, Data, Look, Plot, Row, Rows, Spec, axis, finished, names_axis, rows_of, tip
+from .theme import THEMES, Theme, ThemeName
 
 FAINT_HEADS = 160  # more lines would add nothing
 _NUMBERS = ("value", "low", "high", "limit", "control")
@@ -94,7 +93,55 @@ def interval_words(run: Measured) -> str:
 # -- Panels of one measure --------------------------------------------------------------------------------------------
 
 
-share = charts.share_axis
+def look_of(theme: Theme, interval: str, of: str = "") -> dict[str, Look]:
+    """Looks with the same meaning in all charts of a report."""
+    return {
+        "value": Look(f"measured{interval}", theme.selected, width=2.2),
+        "mean": Look(f"mean over heads{interval}", theme.selected, width=2.6),
+        "limit": Look(f"limit, where one is proved{of}", theme.proved, (7, 4), 1.5),
+        "floor": Look(f"floor that is proved{of}", theme.third, (7, 3, 2, 3), 1.5),
+        "control": Look("control: random sets or equal weights", theme.control, (2, 3), 1.8),
+        "chosen": Look("the chosen head", theme.fourth, width=2.4),
+    }
+
+
+class HeadPlot(Plot):
+    """Values of heads; tooltips are written out, since a dataset may be filled later."""
+
+    def measured(self, rows: Rows, series: str, *, band: bool = True) -> Self:
+        """Values with their intervals, and a point at every place. Numbers that may be missing are put into words, as
+        a format would write 0 for them."""
+        number = "isValid(datum.{0}) ? format(datum.{0}, '.4~g') : 'none'"
+        ends = "format(datum.low, '.4~g') + ' to ' + format(datum.high, '.4~g')"
+        data = self.named(rows, series).adding(
+            interval_words=f"isValid(datum.low) && isValid(datum.high) ? {ends} : 'none'",
+            limit_words=number.format("limit"),
+            control_words=number.format("control"),
+        )
+        words = [tip(f"{name}_words", name, words=True) for name in ("interval", "limit", "control")]
+        by = {"tooltip": [*self._said("value"), *words]}
+        if band:
+            self.band(rows, opacity=0.22, color=self.looks[series].colour)
+        return self.draw("line", data, by).dots(data, by, size=30)
+
+    def limit(self, rows: Rows, series: str, column: str) -> Self:
+        """A limit or a control."""
+        data, by = self.named(rows, series), {"y": column, "tooltip": self._said(column)}
+        self.draw("line", data, by)
+        return self.dots(data, by, filled=False, shape="stroke", size=260, strokeWidth=2) if self.alone else self
+
+    def thin(self, rows: Sequence[Row], series: str) -> Self:
+        """Many lines at once, one per head."""
+        data = self.named(rows, series)
+        by: dict[str, Any] = {"tooltip": [tip("layer"), tip("head"), *self._said("value")[1:]]}
+        if self.alone:
+            return self.draw("point", data, by, shape="stroke", size=400, strokeWidth=1, opacity=0.6)
+        by["detail"] = [{"field": name, "type": "nominal"} for name in ("layer", "head")]
+        return self.draw("line", data, by, opacity=0.4)
+
+    def _said(self, column: str) -> list[Channel]:
+        x = self.axes["x"]
+        return [tip("shown", "series", words=True), tip(x["field"], x["title"]), tip(column)]
 
 
 @dataclass(frozen=True)
@@ -104,7 +151,7 @@ class Shown:
     measure: str
     title: str
     axis: str
-    scale: Callable[[str, str, Sequence[float]], alt.Y]
+    scale: Callable[[str, str, Sequence[float]], Channel]
     size: int | None = None
 
     @property
@@ -112,7 +159,7 @@ class Shown:
         """The measure that is a proved floor of this one, if there is one."""
         return _FLOOR if self.measure == "effective_tokens" else ""
 
-    def axes(self, run: Measured, legend: Legend) -> Axes | None:
+    def plot(self, run: Measured, looks: Mapping[str, Look]) -> HeadPlot | None:
         """Over the length, wide enough for all heads; None if nothing was measured."""
         values = numbers_in(rows_for(run, self.measure, self.size))
         if not values:
@@ -120,90 +167,81 @@ class Shown:
         values += numbers_in(rows_for(run, self.floor)) if self.floor else []
         lengths = lengths_in(run.table)
         y = self.scale("value", self.axis, values)
-        return Axes(charts.length_axis(lengths), y, legend, alone=len(lengths) == 1)
+        return HeadPlot(charts.length_axis(lengths), y, looks=looks, alone=len(lengths) == 1)
 
-    def of(self, dataset: str) -> alt.Chart:
+    def of(self, dataset: str) -> Data:
         """The rows of this measure in a dataset that is filled later."""
-        return source(dataset, measure=self.measure, **({} if self.size is None else {"n": self.size}))
+        return Data(dataset).where(measure=self.measure, **({} if self.size is None else {"n": self.size}))
 
 
 # -- Growth -----------------------------------------------------------------------------------------------------------
 
 
-@unchecked
 def growth_chart(run: Measured, theme: ThemeName, *, chosen: bool = False) -> Spec:
     """All heads over the length; with `chosen`, the head in that dataset on top."""
     colours, size = THEMES[theme], shown_size(run)
     looks = {"heads": Look(some_heads(run.table)[1], colours.ramp[0], width=0.8)}
     looks |= look_of(colours, interval_words(run), ", mean")
-    legend = Legend.of(looks, ["heads", "mean", "limit", "floor", "control", *(["chosen"] if chosen else [])])
+    looks = {name: look for name, look in looks.items() if name != "value" and (chosen or name != "chosen")}
     measures = (
         Shown("max_weight", "largest weight", "share of a query's weight", charts.log_axis),
         Shown("effective_tokens", "dispersion", "effective tokens", charts.log_axis),
-        Shown("separability", f"separability, N = {size}", "share in the ball", share, size),
+        Shown("separability", f"separability, N = {size}", "share in the ball", charts.share_axis, size),
     )
-    panels = [*(_over_length(run, legend, shown) for shown in measures), _decays(run, legend)]
+    panels = [*(_over_length(run, looks, shown) for shown in measures), _decays(run, looks)]
     question = "Do heads lose focus in longer texts?"
     return finished(panels, question, about_lines(run.table, run.manifest), theme, filled=["chosen"] if chosen else [])
 
 
-def _over_length(run: Measured, legend: Legend, shown: Shown) -> Spec | None:
-    axes = shown.axes(run, legend)
-    if axes is None:
+def _over_length(run: Measured, looks: Mapping[str, Look], shown: Shown) -> Spec | None:
+    plot = shown.plot(run, looks)
+    if plot is None:
         return None
     table = rows_for(run, shown.measure, shown.size)
-    means = source(rows_of(of_all_heads(table).drop("model", "layer", "head", "n", "measure")))
-    layers = [axes.thin(rows_of(some_heads(table)[0].select("layer", "head", "length", "value")), "heads")]
-    layers += [*axes.limit(means, "limit", "limit"), *axes.limit(means, "control", "control")]
+    means = rows_of(of_all_heads(table).drop("model", "layer", "head", "n", "measure"))
+    plot.thin(rows_of(some_heads(table)[0].select("layer", "head", "length", "value")), "heads")
+    plot.limit(means, "limit", "limit").limit(means, "control", "control")
     if shown.floor:
-        floors = of_all_heads(rows_for(run, shown.floor)).select("length", "value")
-        layers += axes.limit(source(rows_of(floors)), "floor", "value")
-    layers += [axes.band(means, "mean"), *axes.line(means, "mean")]
-    if "chosen" in legend.looks:
-        layers += [axes.band(shown.of("chosen"), "chosen"), *axes.line(shown.of("chosen"), "chosen")]
-    return panel(layers, shown.title)
+        plot.limit(rows_of(of_all_heads(rows_for(run, shown.floor)).select("length", "value")), "floor", "value")
+    plot.measured(means, "mean")
+    if "chosen" in looks:
+        plot.measured(shown.of("chosen"), "chosen")
+    return plot.panel(shown.title)
 
 
-def _decays(run: Measured, legend: Legend) -> Spec | None:
+def _decays(run: Measured, looks: Mapping[str, Look]) -> Spec | None:
     """A histogram of decay exponents, their mean with its interval, and 1, the exponent of equal weights."""
     table = rows_for(run, _DECAY)
     values = numbers_in(of_heads(table), "value")
     if not values:
         return None
     edges = equal_edges(values, around=(0.0, 1.0))
-    scale = alt.Scale(domain=[edges[0], edges[-1]], nice=False)
-    x = alt.X("value:Q", title="decay exponent: 0 holds, 1 fades as 1/L", scale=scale, axis=alt.Axis(tickCount=6))
-    layers = [counted(bars(values, edges), x, legend, "heads"), *_marks(x, legend, table)]
-    return panel(layers, "how fast the largest weight fades")
-
-
-def _marks(x: alt.X, legend: Legend, table: pl.DataFrame) -> list[alt.Chart]:
-    """Vertical lines: the control, the mean in its interval, and the chosen head."""
+    x = axis("value", "decay exponent: 0 holds, 1 fades as 1/L", (edges[0], edges[-1]))
+    plot = counted(bars(values, edges), x, looks, "heads")
     mean = rows_of(of_all_heads(table).select("value", "low", "high"))
-    uniform = [{"value": value} for value in sorted(set(numbers_in(table, "control")))[:1]]
-    drawn = [(source(uniform), "control"), (source(mean), "mean")]
-    if "chosen" in legend.looks:
-        drawn.append((source("chosen", measure=_DECAY), "chosen"))
-    interval = [row for row in mean if row["low"] is not None and row["high"] is not None]
-    strip = source(interval).mark_rect(opacity=0.25, color=legend.looks["mean"].colour)
-    layers = [strip.encode(x=renamed(x, "low"), x2="high:Q")] if interval else []
-    tips = [tip("shown", "series", "N"), tip("value", "decay exponent")]
-    rules = [legend.called(chart, name).mark_rule() for chart, name in drawn]
-    return layers + [rule.encode(x=x, tooltip=tips, **legend.style) for rule in rules]
+    strip = {"x": "low", "x2": "high", "y": None, "tooltip": None}
+    plot.draw("rect", Data(mean).having("low", "high"), strip, opacity=0.25, color=looks["mean"].colour)
+    drawn: dict[str, Rows] = {
+        "control": [{"value": value} for value in sorted(set(numbers_in(table, "control")))[:1]],
+        "mean": mean,
+        "chosen": Data("chosen").where(measure=_DECAY) if "chosen" in looks else (),
+    }
+    tips = [tip("shown", "series", words=True), tip("value", "decay exponent")]
+    for name, rows in drawn.items():
+        plot.draw("rule", plot.named(rows, name), {"y": None, "tooltip": tips})
+    return plot.panel("how fast the largest weight fades")
 
 
 # -- How many heads have which value: bars that are counted beforehand, so that a page holds few numbers --------------
 
 
-def counted(bars: Sequence[Row], x: alt.X, legend: Legend, name: str) -> alt.Chart:
+def counted(bars: Sequence[Row], x: Channel, looks: Mapping[str, Look], name: str) -> Plot:
     """The bars; a bar may name a series other than `name`."""
-    shown = [bar | {"shown": legend.looks[bar.get("series", name)].label} for bar in bars]
-    tips = [tip("shown", "series", "N"), tip("value", "from"), tip("end", "to"), tip("heads")]
-    scale = alt.Scale(domain=[0, 1.1 * max((bar["heads"] for bar in bars), default=1)], nice=False)
-    y = alt.Y("heads:Q", title="heads", scale=scale, axis=alt.Axis(tickMinStep=1, tickCount=5, format="d"))
-    marks = source(shown).mark_rect(opacity=0.8, stroke=None)
-    drawn: alt.Chart = marks.encode(x=x, x2="end:Q", y=y, y2=alt.datum(0), color=legend.style["color"], tooltip=tips)
-    return drawn
+    shown = [bar | {"shown": looks[bar.get("series", name)].label} for bar in bars]
+    top = 1.1 * max((bar["heads"] for bar in bars), default=1)
+    y = axis("heads", "heads", (0, top), tickMinStep=1, tickCount=5, format="d")
+    plot = Plot(x, y, charts.SERIES | {"value": "from", "end": "to", "heads": ""}, looks)
+    return plot.draw("rect", shown, {"x2": "end", "y2": {"datum": 0}}, opacity=0.8, stroke=None)
 
 
 def bars(values: Sequence[float], edges: Sequence[float]) -> list[Row]:
@@ -238,7 +276,6 @@ def log_edges(values: Sequence[float], around: Sequence[float]) -> list[float]:
 # -- The map ----------------------------------------------------------------------------------------------------------
 
 
-@unchecked
 def map_chart(run: Measured, theme: ThemeName) -> Spec:
     """Layer x head at the longest length: how many tokens a head attends to, how many selected ones are separable."""
     size = shown_size(run)
@@ -253,22 +290,18 @@ def map_chart(run: Measured, theme: ThemeName) -> Spec:
 
 def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log: bool) -> Spec | None:
     at = of_heads(table).filter(pl.col("length") == pl.col("length").max())
-    rows = rows_of(at.select("layer", "head", "value"))
+    rows, colours = rows_of(at.select("layer", "head", "value")), THEMES[theme]
     values = [value for value in charts.numbers(rows, "value") if value > 0 or not log]
     if not values:
         return None
     low, high = min(values), max(values)
     if high <= low:  # never an empty range
         low, high = (low / 2, high * 2) if log else (low - 0.5, high + 0.5)
-    x, y = map_axes()
-    present = [row for row in rows if row["value"] is not None]
-    missing = [row for row in rows if row["value"] is None]
-    tips = [tip("layer"), tip("head"), tip("value", unit)]
-    colour = map_colour("value", unit, low, high, THEMES[theme].heat, THEMES[theme].ink, log=log)
-    layers = [source(present).mark_rect().encode(x=x, y=y, color=colour, tooltip=tips)]
-    inked = [row | {"words": "–", "ink": THEMES[theme].soft} for row in missing]
-    if missing:
-        layers.append(source(missing).mark_rect(color=THEMES[theme].control_pale).encode(x=x, y=y))
+    present, missing = ([row for row in rows if (row["value"] is None) == absent] for absent in (False, True))
+    plot = head_map({"layer": "", "head": "", "value": unit})
+    plot.draw("rect", present, {"color": gradient("value", unit, (low, high), colours.heat, colours.ink, log=log)})
+    plot.draw("rect", missing, color=colours.control_pale)
+    inked = [row | {"words": "–", "ink": colours.soft} for row in missing]
     if len({row["head"] for row in rows}) <= _WRITTEN:
         first, edge, last = _INKS[theme]
         place = (lambda value: math.log(max(value, low))) if log else float
@@ -278,33 +311,33 @@ def _cells(table: pl.DataFrame, theme: ThemeName, title: str, unit: str, *, log:
             for row in present
         ]
     for ink in sorted({row["ink"] for row in inked}):  # a layer per ink, since a map has a single colour scale
-        written = source([row for row in inked if row["ink"] == ink]).mark_text(fontSize=9, color=ink)
-        layers.append(written.encode(x=x, y=y, text=alt.Text("words:N")))
-    return map_panel(layers, rows, f"{title}, L = {at['length'][0]}")
+        plot.text([row for row in inked if row["ink"] == ink], "words", fontSize=9, color=ink)
+    return plot.panel(f"{title}, L = {at['length'][0]}", height=map_height(rows))
 
 
-def map_axes() -> tuple[alt.X, alt.Y]:
+def head_map(tips: Mapping[str, str]) -> Plot:
     """Head by layer."""
-    gap, axis = alt.Scale(paddingInner=0.04), alt.Axis(labelOverlap="parity", ticks=False, domain=False)
-    return alt.X("head:O", title="head", scale=gap, axis=axis), alt.Y("layer:O", title="layer", scale=gap, axis=axis)
+    x, y = (names_axis(name, name, labelOverlap="parity", ticks=False, domain=False) for name in ("head", "layer"))
+    gap = {"scale": {"paddingInner": 0.04}}
+    return Plot(x | gap, y | gap, tips)
 
 
-def map_colour(
-    field: str, title: str, low: float, high: float, colours: Sequence[str], ink: str, *, log: bool = False
-) -> alt.Color:
-    """Three colours from low to high; with `log`, equal steps are equal factors."""
-    domain = [low, math.sqrt(low * high) if log else (low + high) / 2, high]
-    kind: Literal["log", "linear"] = "log" if log else "linear"
-    scale = alt.Scale(type=kind, domain=domain, range=list(colours), interpolate="lab", clamp=True)
-    legend = alt.Legend(title=title, titleColor=ink, titleFontWeight="normal", gradientLength=200)
-    legend["format"] = "~g" if log else ".3~g"
-    legend["values" if log else "tickCount"] = charts.round_ticks(low, high) if log else 5
-    return alt.Color(f"{field}:Q", title=title, scale=scale, legend=legend)
-
-
-def map_panel(layers: Sequence[alt.Chart], rows: Sequence[Row], title: str, width: int = charts.WIDTH) -> Spec:
+def map_height(rows: Sequence[Row]) -> int:
     """As high as there are layers of the model, within limits."""
-    return panel(layers, title, width, max(60, min(420, 26 * len({row["layer"] for row in rows}))))
+    return max(60, min(420, 26 * len({row["layer"] for row in rows})))
+
+
+def gradient(
+    field: str, title: str, ends: tuple[float, float], colours: Sequence[str], ink: str, *, log: bool = False
+) -> Channel:
+    """Three colours from low to high; with `log`, equal steps are equal factors."""
+    low, high = ends
+    middle = math.sqrt(low * high) if log else (low + high) / 2
+    scale = {"type": "log" if log else "linear", "domain": [low, middle, high], "range": list(colours)}
+    ticks = {"format": "~g", "values": charts.round_ticks(low, high)} if log else {"format": ".3~g", "tickCount": 5}
+    legend = {"title": title, "titleColor": ink, "titleFontWeight": "normal", "gradientLength": 200} | ticks
+    more = {"scale": scale | {"interpolate": "lab", "clamp": True}, "legend": legend}
+    return {"field": field, "type": "quantitative", "title": title} | more
 
 
 def _short(value: float) -> str:

@@ -242,7 +242,7 @@ def card(shown: View | Viewed) -> str:
         '<div'
     """
     need("abbe.views.card", "report")
-    from .drawing import svg  # of the extra `report`
+    from .charts import svg  # of the extra `report`
     from .html import render
 
     view = _view_of(shown)
@@ -273,7 +273,7 @@ def figures(shown: View | Viewed, folder: str | os.PathLike[str]) -> list[Path]:
         ['growth-dark.pdf', 'growth-dark.png', 'growth-dark.svg']
     """
     need("abbe.views.figures", "report")
-    from .drawing import drawings  # of the extra `report`
+    from .charts import drawings  # of the extra `report`
 
     view, target = _view_of(shown), Path(folder)
     try:

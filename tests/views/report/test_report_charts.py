@@ -236,14 +236,14 @@ def test_alternatives_show_the_mean_over_heads(whole: Report, specs: Specs) -> N
         for column in ("separable", "gain", "gain_low", "gain_high", "output_change"):
             assert row[column] == pytest.approx(sum(of[column]) / of.height, rel=1e-5)
     own = given.filter(pl.col("normalizer") == "baseline")["separable"].mean()
-    held = [rows for rows in spec["datasets"].values() if len(rows) == 1 and set(rows[0]) == {"separable"}]
+    held = [rows for rows in spec["datasets"].values() if len(rows) == 1 and set(rows[0]) == {"name", "separable"}]
     assert [rows[0]["separable"] for rows in held] == [pytest.approx(own)]
 
 
 def test_names_hide_nothing() -> None:
     points = [(60.0, 40.0), (64.0, 46.0), (58.0, 52.0), (200.0, 44.0), (262.0, 100.0), (4.0, 210.0)]
     names = ["entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9", "entmax:alpha=1.25", "baseline"]
-    places = place_names(points, names, (268, 216))
+    places = place_names(points, names)
     boxes = [name.box(point, len(text)) for name, point, text in zip(places, points, names, strict=True)]
     for i, (left, top, right, bottom) in enumerate(boxes):
         assert min(left, top) >= 0
@@ -252,7 +252,7 @@ def test_names_hide_nothing() -> None:
         assert not any(left < x < right and top < y < bottom for x, y in points)
         for other in boxes[:i]:
             assert right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
-    (alone,) = place_names([(50.0, 50.0)], ["baseline"], (268, 216))
+    (alone,) = place_names([(50.0, 50.0)], ["baseline"])
     assert not alone.far
 
 

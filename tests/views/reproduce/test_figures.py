@@ -14,8 +14,7 @@ from chart_parts import parts
 from made_up import LENGTHS, SIZES, TEMPERATURES, chart, distances, drift, figure_2c, figure_3, figure_4, figures
 
 from abbe.studies import Figure
-from abbe.views.charts import round_ticks, rows_of
-from abbe.views.drawing import as_svg, drawings, for_xml
+from abbe.views.charts import as_svg, drawings, for_xml, round_ticks, rows_of
 from abbe.views.theme import DARK, LIGHT, THEMES, Theme
 
 NAMES = list(figures())

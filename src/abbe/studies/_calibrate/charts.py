@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import altair as alt
-
 from ...views import charts as kit
-from ...views.charts import Look, Row, Spec, numbers, panel, source, tip
+from ...views.charts import Look, Plot, Row, Spec, numbers
 from ...views.text import plain
 from ...views.theme import THEMES, Theme, ThemeName
 from ...words.manifest import part_of
 from ...words.numbers import percent
 from .result import COLUMNS, FINETUNED, FITTED, SWAPPED, Calibration
 
-_ROOM = 0.12  # above and below the losses
 _LEAST = 1.0  # percent: zeros of a normalizer that has none come from weights that underflow
 
 
-@kit.unchecked
 def calibration_chart(calibration: Calibration, theme: ThemeName) -> Spec:
     """Up to three panels: the loss of each stage on held-out windows, and per layer the error of its outputs and its
     weights of exactly 0. A stage near the dashed line costs nothing.
@@ -54,24 +50,14 @@ def _losses(calibration: Calibration, looks: Mapping[str, Look], theme: Theme) -
         over = stage.over_baseline
         if over is not None and over.low is not None and over.high is not None:
             rows[-1] |= {"low": baseline + over.low, "high": baseline + over.high}
-    low, high = min(numbers(rows, "loss", "low")), max(numbers(rows, "loss", "high"))
-    room = _ROOM * (high - low) or 0.1
-    scale = alt.Scale(domain=[low - room, high + room], nice=False, zero=False)
     stages = [row["stage"] for row in rows]
-    x = alt.X("stage:N", title=None, sort=stages, axis=alt.Axis(labelLimit=90))
-    y = alt.Y("loss:Q", title="loss (nats)", scale=scale, axis=alt.Axis(tickCount=6))
-    hues = [looks[stage].colour if stage in looks else theme.ink for stage in stages]
-    colour = alt.Color("stage:N", scale=alt.Scale(domain=stages, range=hues), legend=None)
-    tips = [tip("stage", "stage", "N"), tip("loss"), tip("low", "from"), tip("high", "to")]
-    bars = source([row for row in rows if "low" in row]).mark_rule(strokeWidth=3, opacity=0.45)
-    names = source(rows).mark_text(align="left", dx=6, dy=-8, fontSize=10, color=theme.ink)
-    layers = [
-        source(rows[:1]).mark_rule(color=theme.ink, strokeDash=[5, 3]).encode(y=y),
-        bars.encode(x=x, y=kit.renamed(y, "low"), y2="high:Q", color=colour),
-        source(rows).mark_point(filled=True, size=70, opacity=1).encode(x, y, colour, tooltip=tips),
-        names.encode(x, y, text="shown:N"),
-    ]
-    return panel(layers, "loss on held-out windows")
+    hues = {stage: looks[stage].colour if stage in looks else theme.ink for stage in stages}
+    x = kit.names_axis("stage", None, stages, labelLimit=90)
+    y = kit.near_axis("loss", "loss (nats)", numbers(rows, "loss", "low", "high"))
+    tips = {"stage": "", "loss": "", "low": "from", "high": "to"}
+    plot = Plot(x, y, tips, color=kit.by_value("stage", hues, legend=None))
+    plot.level([baseline], color=theme.ink).ends(rows).dots(rows, size=70)
+    return plot.text(rows, "shown", align="left", dx=6, dy=-8, color=theme.ink).panel("loss on held-out windows")
 
 
 def _by_layer(layers: Sequence[Row], what: str, axis: str, title: str, looks: Mapping[str, Look]) -> Spec | None:
@@ -85,8 +71,7 @@ def _by_layer(layers: Sequence[Row], what: str, axis: str, title: str, looks: Ma
     values = numbers(rows, "value")
     if not values or (what == "zeros" and max(values) < _LEAST):
         return None
-    style = kit.series_style(looks, {row["shown"] for row in rows})
-    x = alt.X("layer:O", title="layer", axis=alt.Axis(labelOverlap="parity"))
-    y = kit.value_axis("value", axis, values, log=False)
-    tips = [tip("shown", "stage", "N"), tip("layer"), tip("value", axis)]
-    return panel(kit.lines(rows, x, y, style, tips), title)
+    present = {row["shown"] for row in rows}
+    x, y = kit.names_axis("layer", "layer", labelOverlap="parity"), kit.linear_axis("value", axis, values)
+    shown = {name: look for name, look in looks.items() if name in present}
+    return Plot(x, y, {"shown": "stage", "layer": "", "value": axis}, shown).curve(rows).panel(title)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import altair as alt
 import polars as pl
 
 from ...views import charts as kit
-from ...views.charts import Row, Spec, finished, numbers, panel, rows_of, source, tip
-from ...views.heads import map_axes, map_colour, map_panel
+from ...views.charts import INTERVAL, Channel, Plot, Row, Spec, finished, numbers, rows_of
+from ...views.heads import gradient, head_map, map_height
 from ...views.theme import THEMES, ThemeName
 from ...words.measures import measure_words, usual_size
 from ...words.numbers import sentence
@@ -25,7 +24,6 @@ _BOTH_WAYS: dict[ThemeName, tuple[str, str, str]] = {
 _NARROW = 232
 
 
-@kit.unchecked
 def charts(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
     """A map of the heads per chosen measure; with more than two models also measures over all of them.
 
@@ -57,9 +55,9 @@ def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> 
     unit = words.unit or words.label
     heat, ink = THEMES[theme].heat, THEMES[theme].ink
     changed = [row for row in rows if row["changed"]]
-    change = map_colour("difference", "difference", -most, most, _BOTH_WAYS[theme], ink)
+    change = gradient("difference", "difference", (-most, most), _BOTH_WAYS[theme], ink)
     panels = [
-        _cells(rows, name, map_colour(column, unit, low, high, heat, ink), theme)
+        _cells(rows, name, gradient(column, unit, (low, high), heat, ink), theme)
         for column, name in (("first", diff.names[0]), ("second", diff.names[-1]))
     ]
     panels.append(_cells(rows, "difference (dot: beyond chance)", change, theme, changed))
@@ -69,17 +67,13 @@ def _map(diff: Difference, measure: str, size: int | None, theme: ThemeName) -> 
     return finished(panels, title, about, theme, columns=3, independent=["color"])
 
 
-def _cells(rows: Sequence[Row], title: str, colour: alt.Color, theme: ThemeName, marked: Sequence[Row] = ()) -> Spec:
-    x, y = map_axes()
+def _cells(rows: Sequence[Row], title: str, colour: Channel, theme: ThemeName, marked: Sequence[Row] = ()) -> Spec:
     names = ("layer", "head", "first", "second", "difference")
-    tips = [*map(tip, names), *kit.INTERVAL_TIPS, tip("q_value", "q value")]
-    layers = [source(rows).mark_rect().encode(x=x, y=y, color=colour, tooltip=tips)]
-    if marked:
-        # A rim in the colour of the page: ink alone vanishes on the darkest cells.
-        ink, rim = THEMES[theme].ink, THEMES[theme].background
-        marks = source(marked).mark_point(size=30, opacity=1, fill=ink, stroke=rim, strokeWidth=1.5)
-        layers.append(marks.encode(x=x, y=y, tooltip=tips))
-    return map_panel(layers, rows, title if len(title) <= 34 else f"…{title[-33:]}", _NARROW)
+    plot = head_map(dict.fromkeys(names, "") | INTERVAL | {"q_value": "q value"})
+    # A rim in the colour of the page: ink alone vanishes on the darkest cells.
+    dot: Row = {"fill": THEMES[theme].ink, "stroke": THEMES[theme].background, "strokeWidth": 1.5}
+    plot.draw("rect", rows, {"color": colour}).draw("point", marked, size=30, opacity=1, **dot)
+    return plot.panel(title if len(title) <= 34 else f"…{title[-33:]}", _NARROW, map_height(rows))
 
 
 def _curves(diff: Difference, theme: ThemeName) -> Spec:
@@ -87,8 +81,8 @@ def _curves(diff: Difference, theme: ThemeName) -> Spec:
     table, panels = diff.curves.filter(pl.col("length") == pl.col("length").max()), []
     usual = table.filter(pl.col("n").is_null() | (pl.col("n") == (usual_size(table) or 0))).sort("side")
     colours = THEMES[theme]
-    x = alt.X("name:N", title="checkpoint", sort=diff.names, axis=alt.Axis(labelAngle=-40, labelLimit=90))
-    tips = [tip("name", "checkpoint", "N"), tip("value"), *kit.INTERVAL_TIPS]
+    x = kit.names_axis("name", "checkpoint", diff.names, labelAngle=-40, labelLimit=90)
+    tips = {"name": "checkpoint", "layer": "", "head": "", "value": "", **INTERVAL}
     for measure in _CURVES:
         rows = [
             row | {"name": diff.names[row["side"]], "at": f"{row['layer']}.{row['head']}"}
@@ -98,16 +92,9 @@ def _curves(diff: Difference, theme: ThemeName) -> Spec:
         if not mean:
             continue
         words = measure_words(measure)
-        y = alt.Y("value:Q", title=words.unit, axis=alt.Axis(tickCount=5))
-        single = source(heads).mark_line(strokeWidth=0.7, opacity=0.35, color=colours.soft)
-        band = source(mean).mark_area(opacity=0.25, color=colours.selected)
-        dots = {"color": colours.selected, "size": 40}
-        line = source(mean).mark_line(strokeWidth=2.4, color=colours.selected, point=dots)
-        layers = [
-            single.encode(x=x, y=y, detail=alt.Detail("at:N"), tooltip=[tip("layer"), tip("head"), *tips[:2]]),
-            band.encode(x=x, y=alt.Y("low:Q", title=words.unit), y2=alt.Y2("high:Q")),
-            line.encode(x=x, y=y, tooltip=tips),
-        ]
-        panels.append(panel(layers, words.label, kit.WIDTH - 30))
+        plot = Plot(x, kit.linear_axis("value", words.unit, numbers(rows, "value") + numbers(mean, "high")), tips)
+        plot.line(heads, "at", strokeWidth=0.7, opacity=0.35, color=colours.soft)
+        plot.band(mean, color=colours.selected).line(mean, strokeWidth=2.4, color=colours.selected)
+        panels.append(plot.dots(mean, size=40, color=colours.selected).panel(words.label, kit.WIDTH - 30))
     about = ["line: mean over heads, band: its interval; thin: single heads"]
     return finished(panels, "Over the checkpoints", about, theme, columns=3)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import altair as alt
 
 from ...views import charts as kit
-from ...views.charts import Look, Row, Spec
+from ...views.charts import Look, Plot, Row, Spec
 from ...views.text import plain
 from ...views.theme import THEMES, Theme, ThemeName
 from ...words.manifest import model_name, part_of, text_name
@@ -48,20 +45,21 @@ def _map(
     # White is 0, orange is worse than before, blue is better.
     reach = max(abs(value) for value in values) or 1.0
     signed = min(values) < 0
-    domain = [-reach, 0.0, reach] if signed else [0.0, reach]
-    colours = [hues[0], theme.background, hues[1]] if signed else [theme.background, hues[1]]
-    scale = alt.Scale(domain=domain, range=colours, interpolate="rgb", clamp=True)
-    x = alt.X("layers:N", title="layers", sort=groups, axis=alt.Axis(labelOverlap="greedy"))
-    y = alt.Y("normalizer:N", title=None, sort=names, axis=alt.Axis(labelLimit=150))
-    colour = alt.Color("value:Q", scale=scale, legend=None)
-    tips = [kit.tip("normalizer", "normalizer", "N"), kit.tip("layers", "layers", "N"), kit.tip("value", title)]
-    cells = [
-        kit.source(present).mark_rect(stroke=theme.line, strokeWidth=1, opacity=0.65).encode(x, y, colour, tooltip=tips)
-    ]
-    if len(groups) <= _WRITTEN:
-        text = kit.source(present).mark_text(fontSize=9, color=theme.ink)
-        cells.append(text.encode(x, y, text=alt.Text("value:Q", format=written)))
-    return kit.panel(cells, title, _MAP, max(60, _ROW * len(names)))
+    colours = {-reach: hues[0], 0.0: theme.background, reach: hues[1]}
+    scale = {"domain": list(colours)[not signed :], "range": list(colours.values())[not signed :]}
+    colour = {
+        "field": "value",
+        "type": "quantitative",
+        "legend": None,
+        "scale": scale | {"interpolate": "rgb", "clamp": True},
+    }
+    x = kit.names_axis("layers", "layers", groups, labelOverlap="greedy")
+    y = kit.names_axis("normalizer", None, names, labelLimit=150)
+    plot = Plot(x, y, {"normalizer": "", "layers": "", "value": title}, color=colour)
+    plot.draw("rect", present, stroke=theme.line, strokeWidth=1, opacity=0.65)
+    cells = [row | {"words": f"{row['value']:{written}}".replace("-", "−")} for row in present]
+    plot.text(cells if len(groups) <= _WRITTEN else [], "words", fontSize=9, color=theme.ink)
+    return plot.panel(title, _MAP, max(60, _ROW * len(names)))
 
 
 def _plans(result: Lift, goal: str, theme: ThemeName) -> Spec:
@@ -88,25 +86,18 @@ def _plans(result: Lift, goal: str, theme: ThemeName) -> Spec:
 def _against(rows: Sequence[Row], field: str, title: str, limit: float, theme: Theme) -> Spec:
     kinds = list(dict.fromkeys(row["kind"] for row in rows))
     hues = (theme.selected, theme.third, theme.fourth, theme.claim, theme.control, theme.alarm)
-    colours = [theme.ink if kind == _MIXED else hues[place % len(hues)] for place, kind in enumerate(kinds)]
-    beside = alt.Scale(zero=False, nice=True, padding=10)
-    x = alt.X(f"{field}:Q", title=title, scale=beside, axis=alt.Axis(tickCount=6))
-    y = alt.Y("cost:Q", title="rise of the loss (%)", scale=beside, axis=alt.Axis(tickCount=6))
-    legend = alt.Legend(symbolType="circle")
-    colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=kinds, range=colours), legend=legend)
-    named = {"steps": "steps of tuning", field: title, "cost": "rise (%)", "low": "from", "high": "to"}
-    tips = [kit.tip("plan", "plan", "N"), *(kit.tip(*each) for each in named.items())]
+    colours = {kind: theme.ink if kind == _MIXED else hues[place % len(hues)] for place, kind in enumerate(kinds)}
+    tips = {"plan": "", "steps": "steps of tuning", field: title, "cost": "rise (%)", "low": "from", "high": "to"}
     tuned, bare = ([row for row in rows if bool(row["steps"]) is done] for done in (True, False))
-    rings = kit.source([row for row in rows if row["chosen"]])
-    bars = kit.source([row for row in tuned if row["low"] is not None]).mark_rule(strokeWidth=1.5, opacity=0.45)
-    layers = [
-        kit.source([{"cost": limit}]).mark_rule(color=theme.soft, strokeDash=[5, 3]).encode(y=y),
-        bars.encode(x=x, y=kit.renamed(y, "low"), y2="high:Q", color=colour),
-        kit.source(bare).mark_point(size=44, strokeWidth=1.4, opacity=0.9).encode(x, y, colour, tooltip=tips),
-        kit.source(tuned).mark_point(filled=True, size=60, opacity=1).encode(x, y, colour, tooltip=tips),
-        rings.mark_point(size=230, strokeWidth=2, color=theme.ink, opacity=1).encode(x, y, tooltip=tips),
-    ]
-    return kit.panel(layers, f"loss against {title.removesuffix(' (%)')}", kit.WIDTH, kit.HEIGHT)
+    x = kit.near_axis(field, title, kit.numbers(rows, field))
+    y = kit.near_axis(
+        "cost", "rise of the loss (%)", [*kit.numbers(rows, "cost"), *kit.numbers(tuned, "low", "high"), limit]
+    )
+    plot = Plot(x, y, tips, color=kit.by_value("kind", colours, legend={"symbolType": "circle"}))
+    plot.level([limit], color=theme.soft).ends(tuned, strokeWidth=1.5)
+    plot.dots(bare, filled=False, size=44, strokeWidth=1.4, opacity=0.9).dots(tuned, size=60)
+    plot.dots([row for row in rows if row["chosen"]], filled=False, size=230, strokeWidth=2, color=theme.ink)
+    return plot.panel(f"loss against {title.removesuffix(' (%)')}")
 
 
 def _keys(result: Lift, about: Sequence[str], theme: ThemeName) -> Spec:
@@ -124,17 +115,13 @@ def _keys(result: Lift, about: Sequence[str], theme: ThemeName) -> Spec:
 
 
 def _depths(rows: Sequence[Row], length: int, looks: dict[str, Look]) -> Spec:
-    x = alt.X("depth:Q", title="depth (0 first, 1 last)", scale=alt.Scale(domain=[0, 1]), axis=alt.Axis(tickCount=5))
     y = kit.share_axis("right", "pass keys found")
     if not any(row["right"] for row in rows):  # then log-probabilities say more
-        y = alt.Y("log_probability:Q", title="log-probability", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=6))
-    style: dict[str, Any] = kit.series_style(looks, {row["shown"] for row in rows})
-    tips = [kit.tip("shown", "contender", "N")]
-    tips += map(kit.tip, ("depth", "right", "log_probability", "prompts"))
-    return kit.panel(kit.lines(rows, x, y, style, tips), f"{length:,} tokens")
+        y = kit.near_axis("log_probability", "log-probability", kit.numbers(rows, "log_probability"))
+    tips = {"shown": "contender"} | dict.fromkeys(("depth", "right", "log_probability", "prompts"), "")
+    return Plot(kit.depth_axis("depth (0 first, 1 last)"), y, tips, looks).curve(rows).panel(f"{length:,} tokens")
 
 
-@kit.unchecked
 def charts_of(result: Lift, theme: ThemeName) -> dict[str, Spec]:
     """The scan, unless everything was learned; the plans; pass keys, if they are the goal."""
     goal = str(part_of(result.manifest, "settings").get("goal") or "sparse")

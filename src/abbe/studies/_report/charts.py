@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import altair as alt
 import polars as pl
 
 from ...views import charts, heads
-from ...views.charts import HEIGHT, WIDTH, Axes, Legend, Look, Row, Spec, finished, panel, rows_of, source, tip
-from ...views.heads import Measured, Shown, of_all_heads, of_heads, rows_for, share, shown_size, some_heads
+from ...views.charts import WIDTH, Channel, Data, Look, Plot, Row, Rows, Spec, finished, rows_of, tip
+from ...views.heads import HeadPlot, Measured, Shown, of_all_heads, of_heads, rows_for, shown_size, some_heads
 from ...views.theme import THEMES, Theme, ThemeName
 from ...words.finding import Place
 from ...words.measures import about_lines, lengths_in
@@ -34,10 +33,9 @@ _DIVERGENCE = "selected_divergence"
 _DECADES = 3.0
 _BALL, _EDGE, _CIRCLE = 380, 1.1, 72  # pixels of the square picture; its half side; corners of the circle
 _SHOWN_TOKEN = 24  # letters
-_SHARE_TOP = 1.04  # as in `share_axis`
 _BY_SIZE = (
-    Shown("separability", "separability", "share of the selected in the ball", share),
-    Shown("top_mass", "weight of the selected", "share of a query's weight", share),
+    Shown("separability", "separability", "share of the selected in the ball", charts.share_axis),
+    Shown("top_mass", "weight of the selected", "share of a query's weight", charts.share_axis),
     Shown("distance_per_token", "distance from the rest", "distance per unselected token", charts.log_axis),
     Shown(_DIVERGENCE, "weights within the selected", "divergence from equal (nats)", charts.linear_axis),
 )
@@ -48,7 +46,6 @@ _BY_LENGTH = (
 )
 
 
-@charts.unchecked
 def page_charts(run: Measured, floors: pl.DataFrame, alternatives: pl.DataFrame, theme: ThemeName) -> dict[str, Spec]:
     """Every chart of the page, whose datasets wait for the chosen head.
 
@@ -66,7 +63,6 @@ def page_charts(run: Measured, floors: pl.DataFrame, alternatives: pl.DataFrame,
     }
 
 
-@charts.unchecked
 def figures(
     run: Measured, floors: pl.DataFrame, alternatives: pl.DataFrame, sample: Sample | None, theme: ThemeName
 ) -> dict[str, Spec]:
@@ -128,8 +124,8 @@ def typical_ball(sample: Sample, place: Place) -> tuple[SampleRow, Ball] | None:
 
 def sizes_chart(run: Measured, theme: ThemeName) -> Spec:
     """Over N at one length, for the head in the dataset `rows`."""
-    looks = charts.look_of(THEMES[theme], heads.interval_words(run))
-    legend = Legend.of(looks, ("value", "limit", "control"))
+    looks = heads.look_of(THEMES[theme], heads.interval_words(run))
+    looks = {name: looks[name] for name in ("value", "limit", "control")}
     sizes = heads.numbers_in(run.table.filter(pl.col("n").is_not_null()), "n")
     x = charts.places_axis("n", "selected tokens N", sizes)
     panels = []
@@ -138,31 +134,32 @@ def sizes_chart(run: Measured, theme: ThemeName) -> Spec:
         if values := heads.numbers_in(table):
             if shown.measure == _DIVERGENCE:
                 values.append(math.log(max(sizes)))
-            axes = Axes(x, shown.scale("value", shown.axis, values), legend, alone=len(set(sizes)) == 1)
-            panels.append(panel(_curves(axes, shown), shown.title))
+            y = shown.scale("value", shown.axis, values)
+            panels.append(_curves(HeadPlot(x, y, looks=looks, alone=len(set(sizes)) == 1), shown))
     question = "Up to how many tokens does this head select?"
     return finished(panels, question, about_lines(run.table, run.manifest), theme, filled=["rows"])
 
 
 def lengths_chart(run: Measured, theme: ThemeName) -> Spec:
     """Over L, for the head in the dataset `rows`."""
-    looks, size = charts.look_of(THEMES[theme], heads.interval_words(run)), shown_size(run)
-    legend = Legend.of(looks, ("value", "limit", "floor", "control"))
+    looks, size = heads.look_of(THEMES[theme], heads.interval_words(run)), shown_size(run)
+    looks = {name: looks[name] for name in ("value", "limit", "floor", "control")}
     sized = [replace(shown, size=size, title=f"{shown.title}, N = {size}") for shown in _BY_SIZE[:2]]
-    with_axes = [(shown, shown.axes(run, legend)) for shown in (*_BY_LENGTH, *sized)]
-    panels = [panel(_curves(axes, shown), shown.title) for shown, axes in with_axes if axes is not None]
+    panels = [_curves(shown.plot(run, looks), shown) for shown in (*_BY_LENGTH, *sized)]
     question = "How does this head change as the text grows?"
     return finished(panels, question, about_lines(run.table, run.manifest), theme, filled=["rows"])
 
 
-def _curves(axes: Axes, shown: Shown) -> list[alt.Chart]:
+def _curves(plot: HeadPlot | None, shown: Shown) -> Spec | None:
+    if plot is None:
+        return None
     limits = rows = shown.of("rows")
     if shown.measure == _DIVERGENCE:  # all weight on one of N tokens: the table lacks this ceiling
-        limits = rows.transform_calculate(limit="log(datum.n)")
-    layers = [*axes.limit(limits, "limit", "limit"), *axes.limit(rows, "control", "control")]
+        limits = rows.adding(limit="log(datum.n)")
+    plot.limit(limits, "limit", "limit").limit(rows, "control", "control")
     if shown.floor:
-        layers += axes.limit(source("rows", measure=shown.floor), "floor", "value")
-    return [*layers, axes.band(rows, "value"), *axes.line(rows, "value")]
+        plot.limit(Data("rows").where(measure=shown.floor), "floor", "value")
+    return plot.measured(rows, "value").panel(shown.title)
 
 
 # -- The ball of one head ---------------------------------------------------------------------------------------------
@@ -171,41 +168,35 @@ def _curves(axes: Axes, shown: Shown) -> list[alt.Chart]:
 def ball_chart(run: Measured, theme: ThemeName) -> Spec:
     """The datasets `points` and `circle` around the sum of the selected."""
     colours = THEMES[theme]
-    scale = alt.Scale(domain=[-_EDGE, _EDGE], nice=False, zero=False)
-    at = {name: make(f"{name}:Q", title=None, scale=scale, axis=None) for name, make in (("x", alt.X), ("y", alt.Y))}
-    circle = source("circle").mark_line(
+    hues = (colours.selected, colours.bad, colours.fourth, colours.control)
+    shapes = ("circle", "diamond", "triangle-up", "square")
+    looks = charts.point_looks("kind", KINDS, hues, shapes, legend={"symbolSize": 90, "columns": 2})
+    x, y = (charts.axis(name, None, (-_EDGE, _EDGE)) | {"axis": None} for name in ("x", "y"))
+    plot = Plot(x, y, **looks)
+    plot.draw(
+        "line", Data("circle"), {"order": {"field": "order", "type": "quantitative"}, "color": None},
         interpolate="linear-closed", fill=colours.selected, fillOpacity=0.08, stroke=colours.ink, strokeWidth=1.2,
         strokeDash=[7, 4], tooltip="the ball: as far as the nearest unselected token",
     )  # fmt: skip
-    centre = source([{"x": 0, "y": 0}])
-    cross = centre.mark_point(shape="M-1,0H1M0,-1V1", size=130, stroke=colours.ink, strokeWidth=1.6, opacity=1)
-    layers = [
-        circle.encode(order="order:Q", **at),
-        _points_of_ball(colours, at),
-        cross.encode(tooltip=alt.value("the sum of the selected"), **at),
-        centre.mark_text(text="s", align="left", dx=9, dy=-9, color=colours.ink, fontSize=11).encode(**at),
-    ]
-    picture = panel(layers, "", width=_BALL, height=_BALL)
-    question, about = "Which of the selected tokens are separable?", about_lines(run.table, run.manifest)
-    return finished([picture], question, about, theme, filled=["points", "circle"], columns=1)
-
-
-def _points_of_ball(theme: Theme, at: Mapping[str, Any]) -> alt.Chart:
-    hues = [theme.selected, theme.bad, theme.fourth, theme.control]
-    legend = alt.Legend(symbolSize=90, columns=2)
-    colour = alt.Color("kind:N", title=None, scale=alt.Scale(domain=list(KINDS), range=hues), legend=legend)
-    shapes = alt.Scale(domain=list(KINDS), range=["circle", "diamond", "triangle-up", "square"])
-    size = alt.Size("drawn_weight:Q", scale=alt.Scale(type="sqrt", domain=[0, 1], range=[40, 1200]), legend=None)
-    tips = [tip("token", "token", "N"), tip("kind", "which is", "N"), tip("weight_words", "weight", "N")]
-    tips.append(tip("distance", "distance from the centre"))
-    shown = source("points").transform_calculate(
+    points = Data("points").adding(
         drawn_weight="isValid(datum.weight) ? datum.weight : 0",  # unselected points have no weight
         weight_words="isValid(datum.weight) ? format(datum.weight, '.3~g') : 'less than any selected'",
     )
-    marks = shown.mark_point(filled=True, opacity=0.85, stroke=theme.background, strokeWidth=0.6)
-    shape = alt.Shape("kind:N", title=None, scale=shapes, legend=legend)
-    drawn: alt.Chart = marks.encode(color=colour, shape=shape, size=size, tooltip=tips, **at)
-    return drawn
+    words = {"token": "token", "kind": "which is", "weight_words": "weight"}
+    tips = [
+        *(tip(name, title, words=True) for name, title in words.items()),
+        tip("distance", "distance from the centre"),
+    ]
+    size = {"type": "sqrt", "domain": [0, 1], "range": [40, 1200]}
+    by = {"size": {"field": "drawn_weight", "type": "quantitative", "scale": size, "legend": None}, "tooltip": tips}
+    plot.dots(points, by, opacity=0.85, stroke=colours.background, strokeWidth=0.6)
+    centre, cross = [{"x": 0, "y": 0}], {"shape": "M-1,0H1M0,-1V1", "size": 130, "strokeWidth": 1.6, "opacity": 1}
+    said = {"tooltip": {"value": "the sum of the selected"}, "shape": None, "color": None}
+    plot.draw("point", centre, said, stroke=colours.ink, **cross)
+    plot.draw("text", centre, text="s", align="left", dx=9, dy=-9, color=colours.ink, fontSize=11)
+    question, about = "Which of the selected tokens are separable?", about_lines(run.table, run.manifest)
+    picture = plot.panel("", width=_BALL, height=_BALL)
+    return finished([picture], question, about, theme, filled=["points", "circle"], columns=1)
 
 
 def ball_data(sample: Sample, row: SampleRow, ball: Ball) -> dict[str, list[Row]]:
@@ -239,7 +230,7 @@ def gradient_chart(run: Measured, floors: pl.DataFrame, theme: ThemeName, *, cho
     fragile = floor.filter(floor.is_finite() & (floor > 0)).to_list()
     looks = {
         "heads": Look(f"{some_heads(table)[1]}, {PARTS['p95']}", colours.ramp[0], width=0.8),
-        "mean": charts.look_of(colours, heads.interval_words(run))["mean"],
+        "mean": heads.look_of(colours, heads.interval_words(run))["mean"],
         "max": Look("largest query of all heads", colours.bad, (2, 2)),
         "limit": Look("ceiling that is proved, 1/(2T) for softmax", colours.proved, (7, 4), 1.5),
         "fragile": Look("fragile: the 95th percentile lies above", colours.third, (7, 3, 2, 3), 1.5),
@@ -249,17 +240,15 @@ def gradient_chart(run: Measured, floors: pl.DataFrame, theme: ThemeName, *, cho
     if chosen:
         for part, name in PARTS.items():
             looks[f"chosen {part}"] = Look(f"the chosen head: {name}", colours.fourth, _DASHES[part])
-    legend = Legend.of(looks, looks)
     panels: list[Spec] = []
     if temperatures:
         x = charts.places_axis("temperature", "temperature T", temperatures)
         values = [*heads.numbers_in(table, "value", "limit"), FRAGILE]
         y = charts.log_axis("value", "largest change of the weights, per logit", values, _DECADES)
-        axes = Axes(x, y, legend, alone=len(set(temperatures)) == 1)
-        title = f"sensitivity, worst direction, L = {lengths_in(run.table)[-1]}"
-        panels.append(panel(_sensitivity_curves(axes, table), title))
+        plot = _sensitivity_curves(HeadPlot(x, y, looks=looks, alone=len(set(temperatures)) == 1), table)
+        panels.append(plot.panel(f"sensitivity, worst direction, L = {lengths_in(run.table)[-1]}"))
     if len(floor):
-        panels.append(_floors(fragile, len(floor) - len(fragile), temperatures, legend))
+        panels.append(_floors(fragile, len(floor) - len(fragile), temperatures, looks))
     question, about = "At which temperature do the weights become fragile?", about_lines(run.table, run.manifest)
     return finished(panels, question, about, theme, filled=["chosen"] if chosen else [])
 
@@ -280,24 +269,22 @@ def sensitivities(run: Measured) -> pl.DataFrame:
     )
 
 
-def _sensitivity_curves(axes: Axes, table: pl.DataFrame) -> list[alt.Chart]:
+def _sensitivity_curves(plot: HeadPlot, table: pl.DataFrame) -> HeadPlot:
     single, _ = some_heads(table.filter(pl.col("part") == "p95"))
-    means = source(rows_of(of_all_heads(table.filter(pl.col("part") == "mean")).drop("layer", "head", "part")))
+    means = of_all_heads(table.filter(pl.col("part") == "mean")).drop("layer", "head", "part")
     largest = table.filter(pl.col("part") == "max").group_by("temperature").agg(pl.col("value").max())
     ceilings = table.group_by("temperature").agg(pl.col("limit").max()).drop_nulls()
-    layers = [axes.thin(rows_of(single.select("layer", "head", "temperature", "value")), "heads")]
-    layers += axes.limit(source(rows_of(ceilings.sort("temperature"))), "limit", "limit")
-    layers += axes.limit(source(rows_of(largest.sort("temperature"))), "max", "value")
-    layers += [axes.band(means, "mean"), *axes.line(means, "mean")]
+    plot.thin(rows_of(single.select("layer", "head", "temperature", "value")), "heads")
+    plot.limit(rows_of(ceilings.sort("temperature")), "limit", "limit")
+    plot.limit(rows_of(largest.sort("temperature")), "max", "value").measured(rows_of(means), "mean")
     for part in PARTS:
-        if f"chosen {part}" in axes.legend.looks:
-            layers += axes.line(source("chosen", part=part), f"chosen {part}")
-    threshold = axes.legend.called(source([{"value": FRAGILE}]), "fragile").mark_rule()
-    words = alt.value(axes.legend.looks["fragile"].label)
-    return [*layers, threshold.encode(y=axes.y, tooltip=words, **axes.legend.style)]
+        if f"chosen {part}" in plot.looks:
+            plot.measured(Data("chosen").where(part=part), f"chosen {part}", band=False)
+    words = {"x": None, "tooltip": {"value": plot.looks["fragile"].label}}
+    return plot.draw("rule", plot.named([{"value": FRAGILE}], "fragile"), words)
 
 
-def _floors(fragile: Sequence[float], unreached: int, temperatures: Sequence[float], legend: Legend) -> Spec:
+def _floors(fragile: Sequence[float], unreached: int, temperatures: Sequence[float], looks: Mapping[str, Look]) -> Spec:
     """How many heads become fragile at which temperature; heads that never did within the range are at the left."""
     edges = heads.log_edges(fragile, temperatures)
     low, high, step = edges[0], edges[-1], edges[1] / edges[0]
@@ -306,125 +293,88 @@ def _floors(fragile: Sequence[float], unreached: int, temperatures: Sequence[flo
         bars = [{"value": low / step**1.5, "end": low / step**0.5, "heads": unreached, "series": "unreached"}, *bars]
     x = charts.places_axis("value", "temperature T", temperatures or [low, high])
     x["scale"]["domain"] = [low / step**2, high * step**0.5]
-    return panel([heads.counted(bars, x, legend, "heads")], "temperature below which a head is fragile")
+    return heads.counted(bars, x, looks, "heads").panel("temperature below which a head is fragile")
 
 
 # -- Alternatives -----------------------------------------------------------------------------------------------------
 
 _TRADED = ("separable", "gain", "gain_low", "gain_high", "output_change")
-_VALID_GAIN = "isValid(datum.gain_low) && isValid(datum.gain_high)"
 _POINTS = {"heads": ("circle", 12, 0.3), "mean": ("diamond", 90, 1.0), "chosen": ("triangle-up", 60, 1.0)}
 
 
 def alternatives_chart(run: Measured, alternatives: pl.DataFrame, theme: ThemeName, *, chosen: bool = False) -> Spec:
     """The mean over heads per alternative, with single heads behind it; with `chosen`, one head on top."""
     question, filled = "What would another normalizer do with the same logits?", (["chosen"] if chosen else [])
-    about = [*about_lines(run.table, run.manifest), ESTIMATE]
+    about, colours = [*about_lines(run.table, run.manifest), ESTIMATE], THEMES[theme]
     if alternatives.is_empty():
         return finished([], question, about, theme, filled=filled)
     table = heads.finite(alternatives, *_TRADED)
     single, words = some_heads(table)
-    labels = {"heads": words, "mean": "mean over heads, with the mean of their intervals"}
-    labels |= {"chosen": "the chosen head"} if chosen else {}
     means = table.group_by("normalizer", maintain_order=True).agg(pl.col(name).mean() for name in _TRADED)
-    drawn = _Trade(THEMES[theme], labels, single, means)
-    return finished([drawn.against_change(), drawn.gains()], question, about, theme, filled=filled)
+    looks = {
+        "heads": Look(words, colours.ramp[0]),
+        "mean": Look("mean over heads, with the mean of their intervals", colours.selected),
+        **({"chosen": Look("the chosen head", colours.fourth)} if chosen else {}),
+    }
+    own = means.filter(pl.col("normalizer") == BASELINE)["separable"].drop_nulls().to_list()
+    drawn: dict[str, Rows] = {
+        name: rows_of(each.filter(pl.col("normalizer") != BASELINE))
+        for name, each in (("heads", single), ("mean", means))
+    }
+    if chosen:
+        drawn["chosen"] = Data("chosen", ({"filter": f"datum.normalizer !== {json.dumps(BASELINE)}"},))
+    panels = [_against_change(drawn, looks, own[0] if own else None, colours), _gains(drawn, looks, colours)]
+    return finished(panels, question, about, theme, filled=filled)
 
 
-class _Trade:
-    """What alternatives gain, and what it costs: points of single heads, of their means, and of a chosen head."""
-
-    def __init__(self, theme: Theme, labels: Mapping[str, str], single: pl.DataFrame, means: pl.DataFrame) -> None:
-        self.theme, self.labels = theme, labels
-        hues = {"heads": theme.ramp[0], "mean": theme.selected, "chosen": theme.fourth}
-        domain, legend = list(labels.values()), alt.Legend(symbolSize=70, columns=3)
-        colours = alt.Scale(domain=domain, range=[hues[name] for name in labels])
-        shapes = alt.Scale(domain=domain, range=[_POINTS[name][0] for name in labels])
-        self.colour = alt.Color("shown:N", title=None, scale=colours, legend=legend)
-        self.shape = alt.Shape("shown:N", title=None, scale=shapes, legend=legend)
-        own = means.filter(pl.col("normalizer") == BASELINE)["separable"].drop_nulls()
-        self.baseline = float(own[0]) if len(own) else None
-        self.both = pl.concat([single, means], how="diagonal").filter(pl.col("normalizer") != BASELINE)
-        self.single, self.means = (rows_of(table.filter(pl.col("normalizer") != BASELINE)) for table in (single, means))
-        self.chosen = source("chosen").transform_filter(f"datum.normalizer !== {json.dumps(BASELINE)}")
-
-    def called(self, chart: alt.Chart, name: str) -> alt.Chart:
-        return chart.transform_calculate(shown=json.dumps(self.labels[name]))
-
-    def points(self, chart: alt.Chart, name: str, x: alt.X, y: alt.Y) -> alt.Chart:
-        _, size, opacity = _POINTS[name]
-        tips = [tip("shown", "series", "N"), tip("normalizer", "normalizer", "N"), tip("separable", "separable weight")]
-        tips += [tip("gain"), tip("output_change", "change of the output")]
-        tips += [tip("layer"), tip("head")] if name == "heads" else []
-        marks = self.called(chart, name).mark_point(filled=True, size=size, opacity=opacity)
-        drawn: alt.Chart = marks.encode(x=x, y=y, color=self.colour, shape=self.shape, tooltip=tips)
-        return drawn
-
-    def against_change(self) -> Spec:
-        """How much weight is separable against how much the output changes."""
-        edge = 1.12 * max(heads.numbers_in(self.both, "output_change"), default=1.0) or 1.0
-        scale = alt.Scale(domain=[0, edge], nice=False)
-        x = alt.X("output_change:Q", title="change of the head's output", scale=scale, axis=alt.Axis(tickCount=5))
-        y = charts.share_axis("separable", "separable share of the weight")
-        layers = [self.points(source(self.single), "heads", x, y)]
-        if (own := self.baseline) is not None:
-            line = source([{"separable": own}])
-            name = line.mark_text(text="baseline", align="right", baseline="bottom", dy=-3, fontSize=10)
-            layers.append(line.mark_rule(strokeDash=[7, 4], color=self.theme.proved, strokeWidth=1.3).encode(y=y))
-            layers.append(name.encode(y=y, x=alt.value("width"), color=alt.value(self.theme.ink)))
-            ends = [
-                row | {"low": own + row["gain_low"], "high": own + row["gain_high"]}
-                for row in self.means
-                if row["gain_low"] is not None and row["gain_high"] is not None
-            ]
-            bars = self.called(source(ends), "mean").mark_rule(strokeWidth=2)
-            layers.append(bars.encode(x=x, y=charts.renamed(y, "low"), y2="high:Q", color=self.colour))
-        layers += [self.points(source(self.means), "mean", x, y), *self.names(edge, x, y)]
-        if "chosen" in self.labels:
-            layers.append(self.points(self.chosen, "chosen", x, y))
-        return panel(layers, "separable weight, against what it changes")
-
-    def names(self, edge: float, x: alt.X, y: alt.Y) -> list[alt.Chart]:
-        """A name per mean; a thin line leads to a distant one."""
-        present = [row for row in self.means if row["separable"] is not None and row["output_change"] is not None]
-        points = [(WIDTH * row["output_change"] / edge, _height(row["separable"])) for row in present]
-        taken: list[charts.Box] = []
-        if self.baseline is not None:  # its line and its name
-            at = _height(self.baseline)
-            taken = [(WIDTH - 90.0, at - 17, float(WIDTH), at), (0.0, at - 1, float(WIDTH), at + 1)]
-        names = charts.place_names(points, [row["normalizer"] for row in present], (WIDTH, HEIGHT), taken)
-        layers = []
-        for row, (across, down), name in zip(present, points, names, strict=True):
-            away = {"output_change": edge * (across + name.dx) / WIDTH}
-            away |= {"separable": _SHARE_TOP * (1 - (down + name.dy) / HEIGHT), "normalizer": row["normalizer"]}
-            if name.far:
-                lead = source([away | {"x2": row["output_change"], "y2": row["separable"]}])
-                rule = lead.mark_rule(color=self.theme.soft, strokeWidth=0.7)
-                layers.append(rule.encode(x=x, y=y, x2="x2:Q", y2="y2:Q"))
-            text = source([away]).mark_text(align=name.side, fontSize=10, color=self.theme.ink)
-            layers.append(text.encode(x=x, y=y, text="normalizer:N"))
-        return layers
-
-    def gains(self) -> Spec:
-        """The gain of every alternative, with its interval."""
-        values = [*heads.numbers_in(self.both, "gain", "gain_low", "gain_high"), 0.0]
-        around = 0.06 * (max(values) - min(values)) or 0.5
-        scale = alt.Scale(domain=[min(values) - around, max(values) + around], nice=False)
-        x = alt.X("gain:Q", title="gain in the separable share", scale=scale, axis=alt.Axis(tickCount=5))
-        order = [row["normalizer"] for row in sorted(self.means, key=lambda row: -(row["gain"] or 0.0))]
-        axis = alt.Axis(grid=False, labelLimit=110, ticks=False, domain=False)
-        y = alt.Y("normalizer:N", title=None, scale=alt.Scale(domain=order), axis=axis)
-        none = source([{"gain": 0}]).mark_rule(strokeDash=[7, 4], color=self.theme.proved, strokeWidth=1.3)
-        layers = [none.encode(x=x), self.points(source(self.single), "heads", x, y)]
-        for name, chart, width in (("mean", source(self.means), 2.4), ("chosen", self.chosen, 1.6)):
-            if name not in self.labels:
-                continue
-            bars = self.called(chart.transform_filter(_VALID_GAIN), name).mark_rule(strokeWidth=width)
-            ends = {"x": charts.renamed(x, "gain_low"), "x2": "gain_high:Q"}
-            layers += [bars.encode(y=y, color=self.colour, **ends), self.points(chart, name, x, y)]
-        return panel(layers, "gain", WIDTH - 60)
+def _traded(x: Channel, y: Channel, looks: Mapping[str, Look]) -> Plot:
+    """Points of single heads, of their means, and of a chosen head, by colour and shape."""
+    labels, hues = zip(*((look.label, look.colour) for look in looks.values()), strict=True)
+    shapes = [_POINTS[name][0] for name in looks]
+    legend = {"symbolSize": 70, "columns": 3}
+    return Plot(x, y, looks=looks, **charts.point_looks("shown", labels, hues, shapes, legend=legend))
 
 
-def _height(share: float) -> float:
-    """Pixels from the top of a panel with an axis of shares."""
-    return HEIGHT * (1 - share / _SHARE_TOP)
+def _points(plot: Plot, rows: Rows, name: str) -> None:
+    tips = [tip("shown", "series", words=True), tip("normalizer", words=True), tip("separable", "separable weight")]
+    tips += [tip("gain"), tip("output_change", "change of the output")]
+    tips += [tip("layer"), tip("head")] if name == "heads" else []
+    _, size, opacity = _POINTS[name]
+    plot.dots(plot.named(rows, name), {"tooltip": tips}, size=size, opacity=opacity)
+
+
+def _against_change(drawn: Mapping[str, Any], looks: Mapping[str, Look], own: float | None, theme: Theme) -> Spec:
+    """How much weight is separable against how much the output changes."""
+    edge = 1.12 * max(charts.numbers([*drawn["heads"], *drawn["mean"]], "output_change"), default=1.0) or 1.0
+    x = charts.axis("output_change", "change of the head's output", (0, edge), tickCount=5)
+    plot = _traded(x, charts.share_axis("separable", "separable share of the weight"), looks)
+    _points(plot, drawn["heads"], "heads")
+    clear = []
+    if own is not None:
+        plot.level({"baseline": own}, strokeDash=[7, 4], color=theme.proved)
+        clear = [((0.0, own), (edge, own)), ((0.7 * edge, own + 0.03), (edge, own + 0.05))]  # its line and its name
+        ends = [row for row in drawn["mean"] if None not in (row["gain_low"], row["gain_high"])]
+        ends = [row | {"low": own + row["gain_low"], "high": own + row["gain_high"]} for row in ends]
+        plot.ends(plot.named(ends, "mean"), strokeWidth=2, opacity=1)
+    _points(plot, drawn["mean"], "mean")
+    named = [row for row in drawn["mean"] if None not in (row["separable"], row["output_change"])]
+    plot.names(named, "normalizer", theme, clear)
+    if "chosen" in drawn:
+        _points(plot, drawn["chosen"], "chosen")
+    return plot.panel("separable weight, against what it changes")
+
+
+def _gains(drawn: Mapping[str, Any], looks: Mapping[str, Look], theme: Theme) -> Spec:
+    """The gain of every alternative, with its interval."""
+    values = charts.numbers([*drawn["heads"], *drawn["mean"]], "gain", "gain_low", "gain_high")
+    x = charts.near_axis("gain", "gain in the separable share", [*values, 0.0])
+    order = [row["normalizer"] for row in sorted(drawn["mean"], key=lambda row: -(row["gain"] or 0.0))]
+    y = charts.names_axis("normalizer", None, order, grid=False, labelLimit=110, ticks=False, domain=False)
+    plot = _traded(x, y, looks).level([0], "x", strokeDash=[7, 4], color=theme.proved)
+    _points(plot, drawn["heads"], "heads")
+    for name, width in (("mean", 2.4), ("chosen", 1.6)):
+        if name in drawn:
+            ends = plot.named(drawn[name], name)
+            plot.ends(ends, "gain_low", "gain_high", "x", strokeWidth=width, opacity=1)
+            _points(plot, drawn[name], name)
+    return plot.panel("gain", WIDTH - 60)

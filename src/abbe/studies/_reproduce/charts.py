@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from itertools import cycle
 from typing import Any
 
-import altair as alt
 import polars as pl
 
 from ...views import charts as kit
-from ...views.charts import Look, Row, Spec, numbers, panel, renamed, source, tip
+from ...views.charts import INTERVAL, SERIES, SHAPES, Channel, Look, Plot, Row, Spec, by_value, numbers, point_looks
 from ...views.theme import THEMES, Theme, ThemeName
 from ...words.names import PAPER_CRITICAL_SHARE
 from .result import DRIFT, PAPER_SEPARABILITY, Figure
 
 _AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 _VECTORS = {"embedding": "token embeddings", "value": "value vectors", "hidden": "hidden states"}
-_SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down")
-_SHOWN = tip("shown", "series", "N")
 
 
-@kit.unchecked
 def chart(figure: Figure, theme: ThemeName) -> Spec:
     """A figure as this model gives it; its title asks the question, its subtitle holds the settings."""
     panels = _PANELS[figure.name](figure, THEMES[theme])
@@ -59,7 +55,9 @@ def _distances(figure: Figure, theme: Theme) -> list[Spec]:
             for end in ("low", "high")
         )
         area = [{axis: x, "series": "range", "value": low[x], "top": high[x]} for x in low if x in high]
-        panels.append(_series(rows, axis, "distance to the selected", title, _looks(theme), area))
+        positive = all(value > 0 for value in numbers(rows, "value"))
+        scale = kit.log_axis if positive else kit.linear_axis
+        panels.append(_series(rows, axis, scale, "distance to the selected", area, theme).panel(title))
     return panels
 
 
@@ -71,43 +69,31 @@ def _drift(figure: Figure, theme: Theme) -> list[Spec]:
         ceilings = {row[axis]: row["value"] / row["share"] for row in rows if row["value"] and row["share"]}
         limits = [{axis: x, "series": "ceiling", "value": round(y, 5)} for x, y in sorted(ceilings.items())]
         title = titles[name].format(**{"length": "?", "size": 5} | dict(figure.about))
-        more = (tip("share", "share of ln N"),)
-        panels.append(
-            _series(rows, axis, "divergence from uniform (nats)", title, _looks(theme), limits, more, log=False)
-        )
+        plot = _series(rows, axis, kit.linear_axis, "divergence from uniform (nats)", limits, theme)
+        panels.append(plot.panel(title))
     return panels
 
 
 def _series(
-    rows: Sequence[Row], axis: str, y_title: str, title: str, looks: Mapping[str, Look], behind: Sequence[Row],
-    more: Sequence[alt.Tooltip] = (), *, log: bool = True,
-) -> Spec:  # fmt: skip
-    """Series with their intervals, in front of what is `behind`: areas up to `top`, or lines."""
+    rows: Sequence[Row], axis: str, scale: Callable[..., Channel], title: str, behind: Sequence[Row], theme: Theme
+) -> Plot:
+    """Series with their intervals, in front of what is `behind`: an area up to `top`, or a line."""
+    looks = _looks(theme)
     curves, back = (
         [row | {"shown": looks[row["series"]].label} for row in several if row["series"] in looks]
         for several in (rows, behind)
     )
-    values = numbers(rows, "value")
-    if log and kit.is_log(values):  # an interval that reaches below 0 ends at the edge
-        curves = [row if row["low"] is None else row | {"low": max(row["low"], min(values))} for row in curves]
+    present = {row["series"] for row in (*curves, *back)}
     x = kit.places_axis(axis, _AXES[axis], numbers(rows, axis))
-    y = kit.value_axis("value", y_title, values + numbers([*curves, *back], "value", "low", "high"), log=log)
-    style = kit.series_style(looks, {row["series"] for row in (*curves, *back)})
-    tips = [_SHOWN, tip(axis, _AXES[axis]), tip("value", y_title)]
-    layers = []
+    y = scale("value", title, numbers(rows, "value") + numbers([*curves, *back], "value", "high"))
+    tips = SERIES | {axis: _AXES[axis], "value": title, "top": "to", "share": "share of ln N", **INTERVAL}
+    plot = Plot(x, y, tips, {name: look for name, look in looks.items() if name in present})
     if back and "top" in back[0]:
-        marks = source(back).mark_bar(width=14) if len(back) == 1 else source(back).mark_area()
-        ends = [*tips[:2], tip("value", "from"), tip("top", "to")]
-        layers.append(marks.encode(x=x, y=y, y2=alt.Y2("top:Q"), color=style["color"], tooltip=ends))
-    elif back:
-        layers.append(source(back).mark_line().encode(x=x, y=y, tooltip=tips, **style))
-    whole = [row for row in curves if row["low"] is not None and row["high"] is not None]
-    if whole:  # a band over a single place would have no width
-        alone = len({row[axis] for row in whole}) == 1
-        bands = source(whole)
-        bands = bands.mark_rule(strokeWidth=4, opacity=0.35) if alone else bands.mark_area(opacity=0.2)
-        layers.append(bands.encode(x=x, y=renamed(y, "low"), y2=alt.Y2("high:Q"), color=style["color"]))
-    return panel([*layers, *kit.lines(curves, x, y, style, [*tips, *more, *kit.INTERVAL_TIPS])], title)
+        alone = {"width": 14} if len(back) == 1 else {}
+        plot.draw("bar" if alone else "area", back, {"y2": "top"}, **alone)
+    else:
+        plot.line(back)
+    return plot.band(curves).curve(curves)
 
 
 # -- Critical N: figure 2c --------------------------------------------------------------------------------------------
@@ -130,52 +116,32 @@ def _critical_sizes(rows: Sequence[Row], title: str, theme: Theme) -> Spec:
     arrows = [2.4 * n for n in numbers(beyond, "largest_n")]
     values = numbers(rows, "critical_n", "low", "high") + numbers(paper, "critical_n") + arrows
     x = kit.places_axis("length", _AXES["length"], lengths)
-    y = kit.value_axis("critical_n", "critical N", [value for value in values if value > 0])
+    y = kit.log_axis("critical_n", "critical N", values)
     labels = {level: f"test at level {level:g}" for level in levels}
-    scale = partial(alt.Scale, domain=list(labels.values()))
-    colour = alt.Color("test:N", title=None, scale=scale(range=[theme.selected, theme.fourth][: len(labels)]))
-    shape = alt.Shape("test:N", title=None, scale=scale(range=list(_SHAPES[: len(labels)])))
-    tips = [
-        tip("test", "test", "N"), tip("length", _AXES["length"]), tip("critical_n", "critical N"), *kit.INTERVAL_TIPS,
-        tip("largest_n", "largest N tried"),
-    ]  # fmt: skip
-    name = source(paper[1:2]).mark_text(
-        text=f"paper: N = {PAPER_CRITICAL_SHARE:g} L", color=theme.claim, align="left", baseline="top", dx=2, dy=8
-    )
-    line = source(paper).mark_line(color=theme.claim, strokeDash=[7, 4], strokeWidth=2)
-    layers = [line.encode(x=x, y=y), name.encode(x=x, y=y)]
+    tips = {"test": "", "length": _AXES["length"], "critical_n": "critical N", **INTERVAL}
+    looks = point_looks("test", labels.values(), (theme.selected, theme.fourth))
+    plot = Plot(x, y, tips | {"largest_n": "largest N tried"}, **looks)
+    plot.line(paper, color=theme.claim, strokeDash=[7, 4], strokeWidth=2)
+    name = [row | {"label": f"paper: N = {PAPER_CRITICAL_SHARE:g} L"} for row in paper[1:2]]
+    plot.text(name, "label", color=theme.claim, align="left", baseline="top", dx=2, dy=8, fontSize=11)
     for i, (level, label) in enumerate(labels.items()):
         shift = 7 * (i - (len(labels) - 1) / 2)
         at, above = ([row | {"test": label} for row in several if row["level"] == level] for several in (known, beyond))
-        if bars := [row for row in at if (row["low"] or 0) > 0 and row["high"] is not None]:
-            rule = source(bars).mark_rule(strokeWidth=1.5, opacity=0.7, xOffset=shift)
-            layers.append(rule.encode(x=x, y=renamed(y, "low"), y2=alt.Y2("high:Q"), color=colour))
-        if at:
-            dots = source(at).mark_point(filled=True, size=52, opacity=1, xOffset=shift)
-            layers.append(dots.encode(x=x, y=y, tooltip=tips, color=colour, shape=shape))
-        if above:
-            arrow = source(above).mark_point(shape="arrow", size=260, filled=True, opacity=1, xOffset=shift, yOffset=-8)
-            layers.append(arrow.encode(x=x, y=renamed(y, "largest_n"), color=colour, tooltip=tips))
-    if beyond:
-        tried = {row["length"]: row["largest_n"] for row in beyond}
-        named = source([{"length": x, "largest_n": n, "label": f"> {n:g}"} for x, n in tried.items()])
-        text = named.mark_text(baseline="bottom", dx=4, dy=-20, fontSize=11, color=theme.ink)
-        layers.append(text.encode(x=x, y=renamed(y, "largest_n"), text=alt.Text("label:N")))
-    return panel(layers, title)
+        plot.ends(at, strokeWidth=1.5, opacity=0.7, xOffset=shift).dots(at, size=52, xOffset=shift)
+        plot.dots(above, {"y": "largest_n"}, shape="arrow", size=260, xOffset=shift, yOffset=-8)
+    tried = {row["length"]: row["largest_n"] for row in beyond}
+    named = [{"length": x, "largest_n": n, "label": f"> {n:g}"} for x, n in tried.items()]
+    plot.text(named, "label", {"y": "largest_n"}, baseline="bottom", dx=4, dy=-20, fontSize=11, color=theme.ink)
+    return plot.panel(title)
 
 
 def _tests(rows: Sequence[Row], title: str, theme: Theme) -> Spec:
     lengths = sorted(set(numbers(rows, "length")))
     x, y = kit.places_axis("n", _AXES["n"], numbers(rows, "n")), kit.share_axis("statistic", "Kolmogorov–Smirnov D")
-    shapes = alt.Scale(domain=lengths, range=[_SHAPES[i % len(_SHAPES)] for i in range(len(lengths))])
-    shades = alt.Scale(domain=lengths, range=theme.shades(len(lengths)))
-    legend = alt.Legend(columns=6, title="L", titleOrient="left", titleColor=theme.ink)
-    colour = alt.Color("length:N", title="L", scale=shades, legend=legend)
-    shape = alt.Shape("length:N", title="L", scale=shapes, legend=legend)
-    tips = [tip("length", "L"), tip("n", "N"), tip("statistic", "D"), tip("p_value", "p")]
-    points = source(rows).mark_point(filled=True, size=44, opacity=1)
-    curves = source(rows).mark_line(strokeWidth=1.6).encode(x=x, y=y, color=colour)
-    return panel([curves, points.encode(x=x, y=y, color=colour, shape=shape, tooltip=tips)], title)
+    legend = {"columns": 6, "title": "L", "titleOrient": "left", "titleColor": theme.ink}
+    looks = point_looks("length", lengths, theme.shades(len(lengths)), cycle(SHAPES), title="L", legend=legend)
+    plot = Plot(x, y, {"length": "L", "n": "N", "statistic": "D", "p_value": "p"}, **looks)
+    return plot.line(rows, strokeWidth=1.6).dots(rows, size=44).panel(title)
 
 
 # -- Separability: figure 3 -------------------------------------------------------------------------------------------
@@ -197,27 +163,23 @@ def _boxes(heads: Sequence[Row], means: Sequence[Row], title: str, theme: Theme)
         for row in heads
         for name, column in (("selected", "value"), ("random", "control"))
     ]
-    x = alt.X("n:O", title=_AXES["n"], scale=alt.Scale(domain=sizes), axis=alt.Axis(labelSeparation=3))
-    y = kit.share_axis("value", "separability, N_s / N")
-    offset = alt.XOffset("shown:N", scale=alt.Scale(domain=labels))
-    colours = alt.Scale(domain=[*labels, band], range=[theme.selected, theme.control, theme.claim_pale])
-    colour = alt.Color("shown:N", title=None, scale=colours, legend=alt.Legend(symbolType="square", symbolSize=120))
-    strip = source([{"low": PAPER_SEPARABILITY[0], "high": PAPER_SEPARABILITY[1], "shown": band}]).mark_rect()
-    boxes = source(rows).mark_boxplot(
-        extent=1.5, size=max(3, min(9, 80 // len(sizes))), rule={"color": theme.soft},
-        median={"color": theme.background}, outliers={"size": 8, "opacity": 0.6},
+    colours = dict(zip((*labels, band), (theme.selected, theme.control, theme.claim_pale), strict=True))
+    plot = Plot(
+        kit.names_axis("n", _AXES["n"], sizes, labelSeparation=3),
+        kit.share_axis("value", "separability, N_s / N"),
+        {"shown": "mean over heads", "n": "N", "value": "separability", **INTERVAL},
+        color=by_value("shown", colours, legend={"symbolType": "square", "symbolSize": 120}),
+    )
+    strip = [{"low": PAPER_SEPARABILITY[0], "high": PAPER_SEPARABILITY[1], "shown": band}]
+    plot.draw("rect", strip, {"x": None, "y": "low", "y2": "high", "tooltip": None})
+    beside = {"field": "shown", "type": "nominal", "scale": {"domain": labels}}
+    plot.draw(
+        "boxplot", rows, {"xOffset": beside, "tooltip": None}, extent=1.5, size=max(3, min(9, 80 // len(sizes))),
+        rule={"color": theme.soft}, median={"color": theme.background}, outliers={"size": 8, "opacity": 0.6},
     )  # fmt: skip
-    layers = [
-        strip.encode(y=renamed(y, "low"), y2=alt.Y2("high:Q"), color=colour),
-        boxes.encode(x=x, y=y, xOffset=offset, color=colour),
-    ]
-    if shown := [row | {"shown": series[row["series"]]} for row in means if row["series"] in series]:
-        tips = [tip("shown", "mean over heads", "N"), tip("n", "N"), tip("value", "separability"), *kit.INTERVAL_TIPS]
-        dots = source(shown).mark_point(
-            shape="diamond", filled=True, size=26, fill=theme.background, stroke=theme.ink, strokeWidth=1, opacity=1
-        )
-        layers.append(dots.encode(x=x, y=y, xOffset=offset, tooltip=tips))
-    return panel(layers, title)
+    shown = [row | {"shown": series[row["series"]]} for row in means if row["series"] in series]
+    diamond: Row = {"shape": "diamond", "size": 26, "fill": theme.background, "stroke": theme.ink, "strokeWidth": 1}
+    return plot.dots(shown, {"xOffset": beside, "color": None}, **diamond).panel(title)
 
 
 # -- Sensitivity: figure 4 --------------------------------------------------------------------------------------------
@@ -237,11 +199,10 @@ def _sensitivity(figure: Figure, theme: Theme) -> list[Spec]:
     measured, ceilings = kit.rows_of(figure.tables["sensitivity"]), kit.rows_of(figure.tables["ceilings"])
     values = numbers(measured, "value") + numbers(ceilings, "true", "paper")
     x = kit.places_axis("temperature", "temperature T", numbers(measured, "temperature"), every=False)
-    y = kit.value_axis("value", "change per unit of step", [value for value in values if value > 0])
-    style = kit.series_style(looks, looks)
-    shapes = alt.Scale(domain=list(statistics.values()), range=list(_SHAPES[:3]))
-    shape = alt.Shape("reading:N", title=None, scale=shapes, legend=alt.Legend(orient="top", columns=3, offset=10))
-    tips = [_SHOWN, tip("reading", "statistic", "N"), tip("temperature", "T"), tip("value", "change")]
+    y = kit.log_axis("value", "change per unit of step", values, decades=12)
+    legend = {"orient": "top", "columns": 3, "offset": 10}
+    shape = by_value("reading", dict(zip(statistics.values(), SHAPES, strict=False)), legend=legend)
+    tips = SERIES | {"reading": "statistic", "temperature": "T", "value": "change"}
     panels = []
     for step in sorted({row["step"] for row in measured}, key=lambda step: math.inf if step is None else step):
         curves = [
@@ -255,14 +216,9 @@ def _sensitivity(figure: Figure, theme: Theme) -> list[Spec]:
             for name in ("true", "paper")
             if row["step"] == step
         ]
-        layers = [source(limits).mark_line().encode(x=x, y=y, tooltip=[_SHOWN, *tips[2:]], **style)] if limits else []
-        points = source(curves).mark_point(filled=True, size=32, opacity=1)
-        thin = source(curves).mark_line(strokeWidth=1.3)
-        layers += [
-            thin.encode(x=x, y=y, detail=alt.Detail("reading:N"), color=style["color"]),
-            points.encode(x=x, y=y, color=style["color"], shape=shape, tooltip=tips),
-        ]
-        panels.append(panel(layers, "derivative" if step is None else f"step {step:g}", height=190))
+        plot = Plot(x, y, tips, looks, shape=shape).line(limits)
+        plot.line(curves, "reading", strokeWidth=1.3).dots(curves, size=32)
+        panels.append(plot.panel("derivative" if step is None else f"step {step:g}", height=190))
     return panels
 
 
