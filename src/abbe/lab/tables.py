@@ -21,7 +21,7 @@ from scipy import stats
 from ..results import Estimate
 from ..training import list_rules
 from .result import CHOICE, Experiment
-from .run import ALL_QUANTITIES, Configuration
+from .run import QUANTITIES, Configuration
 
 LEVEL = 0.95  # of all intervals
 ROSE = 1.05  # times the first loss: a rise beyond the differences between batches
@@ -49,7 +49,7 @@ def run_tables(parts: Sequence[Part]) -> dict[str, pl.DataFrame]:
     for run, (choice, content), seed in seeds:
         number, steps = seed["seed"], content["steps"]
         rows["table"].append({"run": run} | _row(choice, steps, seed))
-        read = zip(steps, seed["losses"], *(seed["quantities"][name] for name in ALL_QUANTITIES), strict=True)
+        read = zip(steps, seed["losses"], *(seed["quantities"][name] for name in QUANTITIES), strict=True)
         rows["curves"] += [(run, number, *values) for values in read]
         rows["lengths"] += [(run, number, int(length), *values) for length, values in seed["lengths"].items()]
         rows["alerts"] += [(run, number, rule, step) for rule, step in seed["alerts"].items()]
@@ -71,7 +71,7 @@ def _row(choice: Configuration, steps: Sequence[int], seed: Mapping[str, Any]) -
         "failed": end is None or end > start / 2,
         "diverged": end is None or end > ROSE * start,
         "largest_logit": max(logits, default=None),
-        **{name: seed["quantities"][name][-1] for name in ALL_QUANTITIES},
+        **{name: seed["quantities"][name][-1] for name in QUANTITIES},
         "temperature_end": seed["temperature"][0],
         "learned": "; ".join(seed["learned"]) or None,
     }

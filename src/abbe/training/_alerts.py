@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ..words.numbers import number
-from ._quantities import Values, finite_values
+from ._quantities import Grid, Values, finite_values
 
 SELECTIVE = 0.90  # entropy as a share of its ceiling ln n; `uniform` counts only for a head that was below it
 SINK_CHANCE = 0.1  # `sink` counts only where a uniform head has less weight on the first key
@@ -218,21 +218,20 @@ def _compared(values: Values) -> dict[str, list[tuple[int, int, float]]]:
     """Layer, head and number of every finite value, as the rules compare it: entropies are shares of their ceiling,
     gradients of queries and keys are shares of the median over all heads."""
 
-    def heads(name: str) -> list[tuple[int, int, float]]:
-        grid = values[name].value if name in values else []
+    def heads(grid: Grid) -> list[tuple[int, int, float]]:
         return [(i, j, x) for i, layer in enumerate(grid) for j, x in enumerate(layer) if math.isfinite(x)]
 
-    ceilings = values["entropy"].limit if "entropy" in values else None
-    shares = [(i, j, x / ceilings[i][j]) for i, j, x in heads("entropy") if ceilings[i][j] > 0] if ceilings else []
-    gradients: list[tuple[int, int, float]] = []
+    compared = {rule.measure: heads(values[rule.measure].value) for rule in RULES if rule.measure in values}
+    if "entropy" in values:
+        compared["entropy"] = heads(values["entropy"].shares())
+    norms = []
     if "query_gradient" in values and "key_gradient" in values:
         keys = values["key_gradient"].value
-        norms = [(i, j, math.hypot(x, keys[i][j])) for i, j, x in heads("query_gradient")]
-        finite = [norm for _, _, norm in norms if math.isfinite(norm)]
-        median = statistics.median(finite) if finite else math.nan
-        gradients = [(i, j, norm / median if median > 0 else 0.0) for i, j, norm in norms if finite]
-    plain = {name: heads(name) for name in ("max_logit", "logit_change", "sink_mass")}
-    return {"entropy": shares, **plain, "query_gradient": gradients, "nonfinite": heads("nonfinite")}
+        norms = [(i, j, math.hypot(x, keys[i][j])) for i, j, x in compared["query_gradient"]]
+    finite = [norm for _, _, norm in norms if math.isfinite(norm)]
+    median = statistics.median(finite) if finite else math.nan
+    compared["query_gradient"] = [(i, j, norm / median if median > 0 else 0.0) for i, j, norm in norms if finite]
+    return compared
 
 
 def summary(alerts: list[Alert]) -> list[str]:
