@@ -146,9 +146,13 @@ def test_an_accelerator_has_one_worker_unless_more_are_asked_for(monkeypatch: py
         asked.append((workers, device))
         raise KeyboardInterrupt
 
+    def train_here(task: Any, choice: Any, device: torch.device) -> None:
+        train_all(task, [choice], 1, None, device)
+
     monkeypatch.setattr(running, "as_device", torch.device)
     monkeypatch.setattr(running, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
     monkeypatch.setattr(running, "train_all", train_all)
+    monkeypatch.setattr(running, "train", train_here)
     for workers in (None, 3):
         with pytest.raises(KeyboardInterrupt):
             run(workers=workers, device="cuda:1")

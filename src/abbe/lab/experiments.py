@@ -82,27 +82,20 @@ USUAL = {
     "mqar": Defaults(_FOUR, _DEEP_RATES, steps=Mqar.steps, readings=20),
     "text": Defaults(_FOUR, _DEEP_RATES, steps=NextCharacter.steps, readings=20, test_size=128),
 }
-_FEWER: dict[str, dict[str, Any]] = {
-    "temperature": {
-        "normalizers": _TWO,
-        "temperatures": (1.0, 0.01),
-        "optimizers": ("sgd", "adamw"),
-        "seeds": 3,
-        "qk_norm": False,
-        "steps": 150,
-    },
-    "length": {
-        "normalizers": ("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"),
-        "rates": _rates((0.1, 0.3), (3e-3, 1e-2)),
-        "steps": 500,
-        "readings": 10,
-        "test_size": 128,
-    },
-    "recall": {"normalizers": _TWO, "steps": 200, "seeds": 3},
-    "mqar": {"normalizers": _TWO, "steps": 100, "readings": 10, "test_size": 128, "rates": _ONE_RATE},
-    "text": {"normalizers": _TWO, "steps": 60, "readings": 10, "test_size": 32, "rates": _ONE_RATE},
+QUICK = {
+    "temperature": Defaults(_TWO, _WIDE_RATES, steps=150, temperatures=(1.0, 0.01), optimizers=("sgd", "adamw")),
+    "length": replace(
+        USUAL["length"],
+        normalizers=("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"),
+        rates=_rates((0.1, 0.3), (3e-3, 1e-2)),
+        steps=500,
+        readings=10,
+        test_size=128,
+    ),
+    "recall": Defaults(_TWO, _WIDE_RATES, steps=200),
+    "mqar": Defaults(_TWO, _ONE_RATE, steps=100, readings=10, test_size=128),
+    "text": Defaults(_TWO, _ONE_RATE, steps=60, readings=10, test_size=32),
 }
-QUICK = {name: replace(USUAL[name], **fewer) for name, fewer in _FEWER.items()}
 _QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
 _RECALL_TASKS = (Recall.name, Mqar.name)
 
@@ -352,16 +345,10 @@ def _experiment(
         by_optimizer = dict.fromkeys(names, positive("rates", rates, ", such as 0.001,0.01"))
     count = whole("seeds", defaults.seeds if seeds is None else seeds, least=1, most=1000)
     first = whole("seed", seed, least=0, most=2**31)
-    shared: dict[str, Any] = {
-        "steps": whole("steps", defaults.steps if steps is None else steps, least=10), "batch": task.batch,
-        "width": task.width, "heads": task.heads, "decay": defaults.decay,
-        "seeds": tuple(range(first, first + count)),
-    }  # fmt: skip
-    spread: dict[str, Any] = {
-        "cooldown": defaults.cooldown,
-        "readings": defaults.readings,
-        "test_size": defaults.test_size,
-    }
+    shared: dict[str, Any] = {name: getattr(task, name) for name in ("batch", "width", "heads")}
+    shared |= {"steps": whole("steps", defaults.steps if steps is None else steps, least=10), "decay": defaults.decay}
+    shared["seeds"] = tuple(range(first, first + count))
+    spread: dict[str, Any] = {name: getattr(defaults, name) for name in ("cooldown", "readings", "test_size")}
     normed = yes_or_no("qk_norm", defaults.qk_norm if qk_norm is None else qk_norm)
     given = defaults.temperatures if temperatures is None else temperatures
     listed = (given,) if isinstance(given, str | int | float) else tuple(given)

@@ -24,7 +24,7 @@ from ..words.finding import Fact, Finding
 from ..words.numbers import number, percent
 from .network import temperature
 from .result import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED, Experiment
-from .tables import LEVEL, Floats, best_rows, mean_interval, rate_sensitivities
+from .tables import LEVEL, Floats, best_rows, mean_interval, rate_sensitivities, resampled_interval
 
 BASELINE = "softmax"
 BySeed = dict[int, float]
@@ -325,7 +325,7 @@ SLOW = 2.0  # more than this many times the steps to half the loss count, too
 LOW = 0.1  # temperatures up to this are low, as in the paper
 WARNS = 0.5  # share of failing runs that a warning has to find at the allowed false alarms
 BAND, SATURATED = (0.7, 0.8), 0.5  # N_s/N of statement (v); share of saturated rows from which a head is saturated
-_RESAMPLES, _SEED = 1000, 0
+_RESAMPLES = 1000
 
 
 def judge_temperature(experiment: Experiment) -> Findings:
@@ -486,19 +486,19 @@ def _marks(table: pl.DataFrame, curves: pl.DataFrame) -> Findings:
     runs = _of(table, compensated=False)["run"].unique()
     share, saturated = pl.col("separability"), pl.col("saturated")
     known = curves.filter(pl.col("run").is_in(runs) & share.is_not_null() & saturated.is_not_null())
-    side = pl.when(share < BAND[0]).then(0).when(share <= BAND[1]).then(1).otherwise(2)
-    counted = known.group_by("run", side.alias("side")).agg((saturated >= SATURATED).sum(), pl.len().alias("all"))
-    numbers = sorted(known["run"].unique())
+    numbers, places = np.unique(known["run"], return_inverse=True)
+    side = known.select((share >= BAND[0]).cast(int) + (share > BAND[1]).cast(int)).to_series()
     counts = np.zeros((len(numbers), 3, 2))  # by run and side of the band: saturated steps, all steps
-    for run, where, *both in counted.iter_rows():
-        counts[numbers.index(run), where] = both
-    totals = counts.sum(0)
-    if not (totals[0, 1] and totals[1, 1]):
+    np.add.at(counts, (places, side), known.select((saturated >= SATURATED).cast(float), pl.lit(1.0)).to_numpy())
+    below, inside, above = _shares(counts)
+    if math.isnan(below) or math.isnan(inside):
         return
-    below, inside, above = _shares(totals)
-    drawn = np.random.default_rng(_SEED).integers(len(numbers), size=(_RESAMPLES, len(numbers)))
-    shares = np.array([_shares(counts[some].sum(0)) for some in drawn])
-    low, high = np.nanquantile(shares[:, 1] - shares[:, 0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+
+    def more_inside(drawn: Any) -> float:
+        below, inside, _ = _shares(counts[drawn])
+        return inside - below
+
+    low, high = resampled_interval(len(numbers), more_inside, _RESAMPLES)
     if inside <= 0.5 or not low > 0:
         verdict = "does not hold"
     else:
@@ -515,10 +515,10 @@ def _marks(table: pl.DataFrame, curves: pl.DataFrame) -> Findings:
         "and more than above it."
     )
     facts = {"inside": inside, "below": below, "above": None if math.isnan(above) else above}
-    facts |= {"low": float(low), "high": float(high)}
+    facts |= {"low": low, "high": high}
     yield Finding("(v) 70 to 80 %", sentence, rule, facts | {"verdict": verdict})
 
 
 def _shares(counts: Floats) -> tuple[float, ...]:
-    """Shares of saturated steps below, inside and above the band; NaN without steps."""
-    return tuple(float(some / steps) if steps else math.nan for some, steps in counts)
+    """Shares of saturated steps of these runs below, inside and above the band; NaN without steps."""
+    return tuple(float(some / steps) if steps else math.nan for some, steps in counts.sum(0))

@@ -82,37 +82,33 @@ def run_experiment(
 def _train(
     task: Task, choices: Sequence[Configuration], parts: Parts, workers: int, watch: Watch, device: torch.device
 ) -> list[Part]:
-    stored = {choice.key: parts.json(choice.key) for choice in choices}
-    finished = {key: content for key, content in stored.items() if content is not None}
-    left = [choice for choice in choices if choice.key not in finished]
-
-    def keep(choice: Configuration, content: dict[str, Any]) -> None:
-        parts.keep_json(choice.key, content)
-        finished[choice.key] = content
-        watch.step(choice.label)
-
+    by_key = {choice.key: choice for choice in choices}
+    left = [choice for choice in choices if parts.json(choice.key) is None]
+    at_once = min(workers, len(left)) if isinstance(current(), Local) else 1  # shards and actors train one at a time
     if left:
         each = _estimate(task, left, device)
-        at_once = min(workers, len(left))
         seconds = sum(each[choice.normalizer] for choice in left) / at_once
         left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
         runs, seeds = many(len(left), "run"), many(len(choices[0].seeds), "seed")
         watch.say(f"{runs} of {seeds} on {task.meaning}, {at_once} at a time: about {about(seconds)}")
     else:
         watch.say("all runs were trained before")
-    watch.expect(len(left))
-    if isinstance(current(), Local):
-        train_all(task, left, workers, keep, device)
-    else:  # shards and actors train one run at a time
-        by_key = {choice.key: choice for choice in choices}
 
-        def make(key: str) -> None:
-            with one_thread():
-                parts.keep_json(key, train(task, by_key[key], device=device))
+    def make(key: str) -> None:
+        with one_thread():
+            parts.keep_json(key, train(task, by_key[key], device=device))
 
-        parts.each(by_key, make, watch.step)
-        finished = {key: parts.json(key) or {} for key in by_key}
-    return [(choice, finished[choice.key]) for choice in choices]
+    def keep(choice: Configuration, content: dict[str, Any]) -> None:
+        parts.keep_json(choice.key, content)
+        watch.step(choice.label)
+
+    if at_once > 1:
+        watch.expect(len(left))
+        train_all(task, left, at_once, keep, device)
+    else:
+        watch.expect(len(choices))
+        parts.each(by_key, make, lambda key: watch.step(by_key[key].label))
+    return [(choice, parts.json(choice.key) or {}) for choice in choices]
 
 
 def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -> dict[str, float]:
@@ -138,17 +134,12 @@ def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -
 def train_all(
     task: Task, choices: Sequence[Configuration], workers: int, keep: Keep, device: torch.device = CPU
 ) -> None:
-    """Train all; `keep` is called by this thread for each run that finishes, in any order."""
-    if workers == 1 or len(choices) == 1:
-        with one_thread():
-            for choice in choices:
-                keep(choice, train(task, choice, device=device))
-        return
+    """Train all in this many processes; this thread calls `keep` for each run that finishes, in any order."""
     context = multiprocessing.get_context("spawn")  # a fork of a process that has used torch's threads may hang
     stop = context.RawValue("b", 0)  # no event: a worker that is killed while it looks would keep its lock
     sizes = {name: value for name, value in task.facts().items() if name not in ("task", "text")}
     given = (stop, os.getpid(), task.name, sizes, getattr(task, "text", None), str(device))
-    with ProcessPoolExecutor(min(workers, len(choices)), context, _start_worker, given) as pool:
+    with ProcessPoolExecutor(workers, context, _start_worker, given) as pool:
         try:
             with _clean_start():
                 running = {pool.submit(_train_in_worker, choice): choice for choice in choices}

@@ -10,7 +10,7 @@ lead says when a quantity crosses, rather than how much earlier than the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..training import list_rules
 from .result import CHOICE, Experiment
 from .run import QUANTITIES, Configuration
 
-LEVEL = 0.95  # of all intervals
+LEVEL, _SEED = 0.95, 0  # of all intervals
 ROSE = 1.05  # times the first loss: a rise beyond the differences between batches
 LAST = 0.8  # the final training loss is the mean over readings after this share of the run
 _CAPPED = pl.min_horizontal(pl.col("train_loss").fill_null(math.inf), "start_loss")
@@ -117,11 +117,21 @@ def mean_interval(given: Iterable[float], within: tuple[float, float] = (-math.i
     return Estimate(mean, max(within[0], mean - half), min(within[1], mean + half))
 
 
+def resampled_interval(count: int, statistic: Callable[[Any], float], resamples: int) -> tuple[float, float]:
+    """Of a number that is computed from runs drawn with replacement; NaN, where there is none, is left out."""
+    random = np.random.default_rng(_SEED)
+    drawn = np.array([statistic(random.integers(count, size=count)) for _ in range(resamples)])
+    if np.isnan(drawn).all():
+        return math.nan, math.nan
+    low, high = np.nanquantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return low, high
+
+
 # -- Early warning ----------------------------------------------------------------------------------------------------
 
 SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and the factor by which to wait longer
 ALLOWED = 0.05  # false alarms at the suggested threshold
-_RESAMPLES, _SEED = 400, 0
+_RESAMPLES = 400
 
 
 @dataclass(frozen=True)
@@ -268,13 +278,9 @@ def _least_score(bad: Floats, good: Floats) -> float:
 def _leads(crossed: Sequence[float], failing: Sequence[_SeedRun]) -> dict[str, float | None]:
     """From the steps at which failing runs crossed; only those before the loss shows the failure warn."""
     pairs = [(run.evident - step, run.evident) for step, run in zip(crossed, failing, strict=True)]
-    warned = [(lead, evident) for lead, evident in pairs if lead > 0]
-    leads, shares = [lead for lead, _ in warned], [lead / evident for lead, evident in warned]
-    medians = {"lead": leads, "lead_share": shares}
-    return {
-        "warned": len(warned) / len(failing),
-        **{name: float(np.median(values)) if values else None for name, values in medians.items()},
-    }
+    warned = [(lead, lead / evident) for lead, evident in pairs if lead > 0]
+    lead, share = np.median(warned, 0).tolist() if warned else (None, None)
+    return {"warned": len(warned) / len(failing), "lead": lead, "lead_share": share}
 
 
 def auc(bad: Floats, good: Floats) -> float:
@@ -293,14 +299,10 @@ def _auc_interval(
     for run in (*failing, *healthy):
         groups.setdefault(run.run, ([], []))[not run.failed].append(run.score(signal))
     runs = list(groups.values())
-    random = np.random.default_rng(_SEED)
-    drawn = []
-    for _ in range(_RESAMPLES):
-        chosen = [runs[i] for i in random.integers(len(runs), size=len(runs))]
-        bad, good = (np.array([x for scores in chosen for x in scores[side]]) for side in (0, 1))
-        if len(bad) and len(good):
-            drawn.append(auc(bad, good))
-    if len(runs) < 3 or not drawn:
-        return None, None
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+
+    def resampled(drawn: Sequence[int]) -> float:
+        bad, good = (np.array([x for i in drawn for x in runs[i][side]]) for side in (0, 1))
+        return auc(bad, good) if len(bad) and len(good) else math.nan
+
+    low, high = resampled_interval(len(runs), resampled, _RESAMPLES)
+    return (None, None) if len(runs) < 3 or math.isnan(low) else (low, high)
