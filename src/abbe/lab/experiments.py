@@ -1,24 +1,36 @@
-"""The four experiments, declared: what each trains by default, on which task, over which grid, and how it is judged."""
+"""The four experiments: what each trains by default, on which task, over which grid, and how it is judged."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from .. import normalizers as _normalizers
 from .._arguments import is_number, positive, several, shown, whole, yes_or_no
 from .._errors import AbbeError
-from ..models import DeviceLike
-from ..runs.inputs import FolderLike, TextLike, as_text
+from ..models import DeviceLike, as_device
+from ..runs.executors import Local, current
+from ..runs.folder import claim_without_model
+from ..runs.inputs import FolderLike, TextLike, as_folder, as_text
+from ..runs.measuring import finished_manifest, study_facts
+from ..runs.parts import Parts
 from ..runs.study import study
+from ..runs.watch import Watch, watching
+from ..training import list_rules
+from ..words.finding import Finding
+from ..words.numbers import about, many
 from .judges import judge_accuracy, judge_length, judge_loss, judge_temperature
 from .network import temperature as parse_temperature
 from .optimizers import OPTIMIZERS
 from .result import HARD_MAXIMUM, Experiment
-from .run import Configuration, can_be_compensated
-from .running import Judge, run_experiment
+from .run import CPU, Configuration, can_be_compensated, one_thread, train, train_all, usual_workers
+from .tables import LEVEL, Part, tables_of
 from .tasks import Maximum, Mqar, NextCharacter, Recall, Task, make_task
 
 MOST_ITEMS = 1 << 17  # of one test set: a row of logits and its features have to fit
@@ -322,14 +334,13 @@ def _defaults(name: str, quick: bool) -> Defaults:
     return (QUICK if yes_or_no("quick", quick) else USUAL)[name]
 
 
-def _experiment(
-    name: str, task: Task, defaults: Defaults, judge: Judge, *, normalizers: str | Sequence[str] | None,
-    optimizers: str | Sequence[str] | None, rates: float | Sequence[float] | None, seeds: int | None,
-    steps: int | None, seed: int, workers: int | None, device: DeviceLike | None, folder: FolderLike | None,
-    progress: bool, temperatures: float | str | Sequence[float | str] | None = None, qk_norm: bool | None = None,
+def _grid(
+    task: Task, defaults: Defaults, *, normalizers: str | Sequence[str] | None, optimizers: str | Sequence[str] | None,
+    rates: float | Sequence[float] | None, seeds: int | None, steps: int | None, seed: int,
+    temperatures: float | str | Sequence[float | str] | None = None, qk_norm: bool | None = None,
     controls: bool = False, **more: Any,
-) -> Experiment:  # fmt: skip
-    """Run the whole grid; None stands for a default, and `more` are settings for the manifest.
+) -> tuple[list[Configuration], dict[str, Any]]:  # fmt: skip
+    """All runs, and their settings for the manifest; None stands for a default, and `more` are further settings.
 
     With `controls` the temperature 1 is always among the runs, every other one has a compensated control where there
     can be one, and `qk_norm` adds runs of softmax; else it holds for all runs.
@@ -372,11 +383,10 @@ def _experiment(
         if not compensated or can_be_compensated(parse_temperature(word), with_norm)
         for rate in by_optimizer[optimizer]
     ]  # fmt: skip
-    settings = shared | more | {
+    return choices, shared | more | {
         "normalizers": list(specs), "optimizers": names, "seeds": list(shared["seeds"]), "qk_norm": normed,
         "rates": {name: list(by_optimizer[name]) for name in names},
     }  # fmt: skip
-    return run_experiment(name, task, choices, settings, judge, device, folder, workers, progress)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -409,3 +419,90 @@ def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
     if not lengths or min(lengths) < 1 or max(lengths) > MOST_ITEMS:
         raise AbbeError(f"lengths must be whole numbers from 1 to {MOST_ITEMS:,}, such as 16,256,4096")
     return tuple(sorted(lengths))
+
+
+# -- Whole experiments ------------------------------------------------------------------------------------------------
+
+_TIMED, _TESTED = 12, 8  # steps and test sequences of the short runs that are timed before the first real one
+_PER_READING = 6  # time of a reading, in steps
+
+
+def _experiment(
+    name: str, task: Task, defaults: Defaults, judge: Callable[[Experiment], Iterable[Finding]], *,
+    device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool, **given: Any,
+) -> Experiment:  # fmt: skip
+    """Train all unfinished runs of a grid, then make tables and judgements.
+
+    Each run is stored as soon as it is finished, so that a stopped experiment resumes.
+    """
+    started, target = time.perf_counter(), as_folder(folder)
+    choices, chosen = _grid(task, defaults, **given)
+    place = CPU if device is None else as_device(device)
+    at_once = usual_workers(place) if workers is None else whole("workers", workers, least=1)
+    # Alerts are checked during training: with another rule or threshold it is another run.
+    rules = {rule.name: rule.fires for rule in list_rules()}
+    settings = {"experiment": name, **chosen, "level": LEVEL, "rules": rules}
+    with watching(progress) as watch:
+        facts = {"task": task.facts()}
+        parts = claim_without_model(target, Experiment.study, facts, settings, watch.announce, device=place.type)
+        finished = _train(task, choices, parts, at_once, watch, place)
+        manifest = study_facts(Experiment.study, settings) | {
+            "model": {"name": "small transformers", "parameters": None, "device": str(place)},
+            "text": {"name": task.meaning} | task.facts(),
+            "self_check": {"error": None, "why": "nothing of a given model is read"},
+            "skipped": [],
+        }
+        training = sum(content["seconds"] for _, content in finished)
+        seconds = {"total": time.perf_counter() - started, "training": training}
+        manifest = finished_manifest(manifest, parts, seconds)
+        made = Experiment(**tables_of(finished), findings=(), manifest=manifest)
+        return replace(made, findings=tuple(judge(made)))
+
+
+def _train(
+    task: Task, choices: Sequence[Configuration], parts: Parts, workers: int, watch: Watch, device: torch.device
+) -> list[Part]:
+    by_key = {choice.key: choice for choice in choices}
+    left = [choice for choice in choices if parts.json(choice.key) is None]
+    at_once = min(workers, len(left)) if isinstance(current(), Local) else 1  # shards and actors train one at a time
+    if left:
+        each = _estimate(task, left, device)
+        seconds = sum(each[choice.normalizer] for choice in left) / at_once
+        left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
+        runs, seeds = many(len(left), "run"), many(len(choices[0].seeds), "seed")
+        watch.say(f"{runs} of {seeds} on {task.meaning}, {at_once} at a time: about {about(seconds)}")
+    else:
+        watch.say("all runs were trained before")
+
+    def make(key: str) -> None:
+        with one_thread():
+            parts.keep_json(key, train(task, by_key[key], device=device))
+
+    def keep(choice: Configuration, content: dict[str, Any]) -> None:
+        parts.keep_json(choice.key, content)
+        watch.step(choice.label)
+
+    if at_once > 1:
+        watch.expect(len(left))
+        train_all(task, left, at_once, keep, device)
+    else:
+        watch.expect(len(choices))
+        parts.each(by_key, make, lambda key: watch.step(by_key[key].label))
+    return [(choice, parts.json(choice.key) or {}) for choice in choices]
+
+
+def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -> dict[str, float]:
+    """Seconds per run on one core, by normalizer: scaled from a few steps and a short test."""
+    without_lengths = copy.copy(task)
+    without_lengths.test_lengths = ()
+    each = {}
+    with one_thread():
+        for choice in {choice.normalizer: choice for choice in left}.values():
+            one = replace(choice, steps=1, readings=1, test_size=_TESTED)
+            train(without_lengths, one, device=device)  # loads kernels
+            base = train(without_lengths, one, device=device)["seconds"]
+            step = (train(without_lengths, replace(one, steps=1 + _TIMED), device=device)["seconds"] - base) / _TIMED
+            tests = train(task, one, device=device)["seconds"] - base if task.test_lengths else 0.0
+            steps = choice.steps + _PER_READING * min(choice.readings, choice.steps)
+            each[choice.normalizer] = max(0.0, step) * steps + max(0.0, tests) * choice.test_size / _TESTED
+    return each

@@ -1,4 +1,4 @@
-"""One training run: all seeds of one configuration, from untrained networks to accuracy on unseen data.
+"""One training run: all seeds of one configuration, from untrained networks to accuracy on unseen data; and many.
 
 At some steps the network is read: the quantities of the monitor, reduced over heads, for every seed.
 """
@@ -9,10 +9,20 @@ import copy
 import hashlib
 import json
 import math
+import multiprocessing
+import os
 import re
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +30,11 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from .._tensors import where_double
+from ..models import Text
 from ..training import Alerts, LayerRows, Measured, Values, measure_layers, reduce_heads
 from .network import Attention, AttentionSettings, Seen, Temperature, learns, temperature
 from .optimizers import Factors, Optimizer, compensation
-from .tasks import Batch, Task, stacked
+from .tasks import Batch, Task, make_task, stacked
 
 
 @dataclass(frozen=True)
@@ -332,3 +343,106 @@ def reduced(values: Values) -> dict[str, float | None]:
         values = values | derived
     numbers = reduce_heads(values)
     return {name: _rounded(numbers.get(key, math.nan)) for name, key in QUANTITIES.items()}
+
+
+# -- Runs side by side ------------------------------------------------------------------------------------------------
+
+_POLL = 0.2  # seconds; a wait without an end would not hear Ctrl-C everywhere
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+Keep = Callable[[Configuration, dict[str, Any]], None]
+
+
+def train_all(
+    task: Task, choices: Sequence[Configuration], workers: int, keep: Keep, device: torch.device = CPU
+) -> None:
+    """Train all in this many processes; this thread calls `keep` for each run that finishes, in any order."""
+    context = multiprocessing.get_context("spawn")  # a fork of a process that has used torch's threads may hang
+    stop = context.RawValue("b", 0)  # no event: a worker that is killed while it looks would keep its lock
+    sizes = {name: value for name, value in task.facts().items() if name not in ("task", "text")}
+    given = (stop, os.getpid(), task.name, sizes, getattr(task, "text", None), str(device))
+    with ProcessPoolExecutor(workers, context, _start_worker, given) as pool:
+        try:
+            with _clean_start():
+                running = {pool.submit(_train_in_worker, choice): choice for choice in choices}
+            # The pool lists the workers to watch whenever it is woken, and `submit` wakes it before it starts one: an
+            # empty call makes it see the last worker, whose death would go unnoticed until another run ends.
+            pool.submit(int)
+            while running:
+                for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
+                    keep(running.pop(future), future.result())
+        except BrokenProcessPool:  # the pool ends the others
+            raise AbbeError(
+                "a worker ended while it trained (out of memory?): run again to resume, with --workers 1 to see why"
+            ) from None
+        except BaseException:
+            stop.value = 1  # workers end at their next step
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _clean_start() -> Iterator[None]:
+    """Processes that start here have one thread, leave Ctrl-C to the caller, and do not run its program again.
+
+    Children inherit environment and ignored signals. multiprocessing would import the caller's `__main__` in each, and
+    so train again from a script without `if __name__ == "__main__"`; an empty module in its place has no file to run.
+    """
+    main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _ONE_THREAD}
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others may not set signals
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+
+
+_train_here: Callable[[Configuration], dict[str, Any]]  # set in a worker
+
+
+def _start_worker(stop: Any, caller: int, name: str, sizes: Mapping[str, Any], text: Text | None, device: str) -> None:
+    """Make the task, once per worker."""
+    global _train_here
+    torch.set_num_threads(1)
+
+    def alive() -> None:
+        """End the process if it was stopped or its caller is gone."""
+        if stop.value or os.getppid() != caller:
+            os._exit(1)
+
+    _train_here = partial(train, make_task(name, sizes, text), alive=alive, device=torch.device(device))
+
+
+def _train_in_worker(choice: Configuration) -> dict[str, Any]:
+    try:
+        return _train_here(choice)
+    except AbbeError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{choice.label}: {type(error).__name__}: {error}") from None
+
+
+def usual_workers(device: torch.device = CPU) -> int:
+    """One per core that this process may use; a single one on an accelerator."""
+    if device.type != CPU.type:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a worker: with another number of threads, sums round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
