@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ..words.numbers import number
 from ._quantities import Grid, Values, finite_values
@@ -146,9 +144,22 @@ class Alert:
     value: float | None
     threshold: float | None
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields by name."""
-        return asdict(self)
+    @property
+    def kind(self) -> Rule:
+        """The rule that fired, with its words."""
+        return rule_named(self.rule)
+
+    @property
+    def where(self) -> str:
+        """ "head 2.1", or "the loss"."""
+        return "the loss" if self.layer is None else f"head {self.layer}.{self.head}"
+
+    @property
+    def numbers(self) -> str:
+        """ "entropy over its ceiling 0.031, threshold 0.05"; empty if there is no number."""
+        if self.value is None:
+            return ""
+        return f"{self.kind.number} {number(self.value, 3)}, threshold {number(self.threshold)}"
 
     def __str__(self) -> str:
         where = "loss" if self.layer is None else f"layer {self.layer}, head {self.head}"
@@ -246,28 +257,3 @@ def summary(alerts: list[Alert]) -> list[str]:
         line = f"step {first.step}: {rule} in {len(same)} heads ({heads}{more}){extreme}"
         lines.append(line if others else str(first))
     return lines
-
-
-@dataclass(frozen=True)
-class Event:
-    """An alert with its words.
-
-    Attributes:
-        alert: step, rule, layer, head, value and threshold.
-        rule: that fired.
-    """
-
-    alert: Mapping[str, Any]
-    rule: Rule
-
-    @property
-    def where(self) -> str:
-        """ "head 2.1", or "the loss"."""
-        return "the loss" if self.alert.get("layer") is None else f"head {self.alert['layer']}.{self.alert['head']}"
-
-    @property
-    def numbers(self) -> str:
-        """ "entropy over its ceiling 0.031, threshold 0.05"; empty if there is no number."""
-        if self.alert.get("value") is None:
-            return ""
-        return f"{self.rule.number} {number(self.alert['value'], 3)}, threshold {number(self.alert['threshold'])}"

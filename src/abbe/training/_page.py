@@ -22,7 +22,7 @@ from ..views.html import packed_json, packed_table, plain_value
 from ..views.theme import THEMES, Theme, ThemeName
 from ..words.manifest import for_others, model_name, part_of
 from ..words.numbers import number, percent
-from ._alerts import Event
+from ._alerts import Alert
 from ._quantities import Quantity, tracker_name, unpacked
 from ._result import Training, shared_by
 
@@ -126,7 +126,7 @@ def _floats(columns: Mapping[str, Sequence[float | None]]) -> pl.DataFrame:
 
 def page_values(training: Training, reload: int | None) -> dict[str, Any]:
     """What the template shows; an open browser loads the page again after these seconds."""
-    alerts = [_alert(i, event) for i, event in enumerate(training.events())]
+    alerts = [_alert(i, alert) for i, alert in enumerate(training.events())]
     shown: dict[str, Any] = {
         "model": model_name(for_others(training.manifest)),
         "about": training.about(),
@@ -154,9 +154,9 @@ def page_values(training: Training, reload: int | None) -> dict[str, Any]:
     return shown | packed | {"kept": kept, "measures": measures, "about_data": packed_json(about)}
 
 
-def _alert(place: int, event: Event) -> dict[str, Any]:
-    words = {"event": event.rule.event, "measure": event.rule.measure, "where": event.where, "numbers": event.numbers}
-    return {"place": place, **{name: event.alert.get(name) for name in ("step", "layer", "head")}, **words}
+def _alert(place: int, alert: Alert) -> dict[str, Any]:
+    words = {"event": alert.kind.event, "measure": alert.kind.measure, "where": alert.where, "numbers": alert.numbers}
+    return {"place": place, **{name: getattr(alert, name) for name in ("step", "layer", "head")}, **words}
 
 
 def _key_numbers(training: Training) -> list[tuple[str, str, str]]:
@@ -199,7 +199,7 @@ def watch_chart(training: Training, theme: ThemeName) -> Spec:
     kept = select_steps(training, _IN_PRINT)
     ends = [kept.steps[0], max(kept.steps[-1], kept.steps[0] + 1)]
     x = alt.X("step:Q", title="step", scale=alt.Scale(domain=ends, nice=False), axis=alt.Axis(tickCount=5))
-    events = [{"step": step} for step in sorted({event.alert["step"] for event in training.events()})]
+    events = [{"step": step} for step in sorted({alert.step for alert in training.events()})]
     rules = kit.source(events).mark_rule(color=colours.alarm, opacity=0.5, strokeWidth=1)
     behind = [rules.encode(x=x)] if events else []
     model = kept.model.with_columns(step=pl.Series(kept.steps))

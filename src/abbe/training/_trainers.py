@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
@@ -77,19 +78,19 @@ class OwnWriter:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._writer: Any = None
 
-    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
+    @cached_property
+    def _writer(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        if self._writer is None:
-            self._writer = SummaryWriter(self._folder)
+        return SummaryWriter(self._folder)
+
+    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
         _to_writer(self._writer)(metrics, step)
 
     def close(self) -> None:
-        if self._writer is not None:
+        if "_writer" in vars(self):  # a closed one opens a new file if it is used again
             self._writer.close()
-            self._writer = None
 
 
 def _to_writer(writer: Any) -> Tracker:
