@@ -49,10 +49,14 @@ def _tracker(target: Any) -> Tracker:
             {short: f"{metrics[name]:.3g}" for name, short in _IN_A_BAR.items() if name in metrics}, refresh=False
         )
     if callable(getattr(target, "log", None)):
-        return lambda metrics, step: target.log(dict(metrics), step=step)
+        return _logging(target.log)
     if callable(target):
         return lambda metrics, step: target(dict(metrics), step)
     raise AbbeError(f"trackers: {shown(target)} is not a tracker; allowed are {_ALLOWED}")
+
+
+def _logging(log: Callable[..., object]) -> Tracker:
+    return lambda metrics, step: log(dict(metrics), step=step)
 
 
 def _named(name: str) -> Tracker:
@@ -61,8 +65,7 @@ def _named(name: str) -> Tracker:
         _import("tensorboard")
         return OwnWriter(folder)
     if kind in _LOG and not colon:
-        log = getattr(_import(kind), _LOG[kind])
-        return lambda metrics, step: log(dict(metrics), step=step)
+        return _logging(getattr(_import(kind), _LOG[kind]))
     raise AbbeError(f"trackers: unknown {name!r}; allowed are {_ALLOWED}")
 
 
@@ -146,7 +149,7 @@ def lightning_callback(monitor: Any) -> Any:
     class MonitorCallback(_lightning_base()):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             monitor._begin(pl_module, trainer.global_step, monitor.folder)
-            monitor._reporters = [_logger(logger) for logger in trainer.loggers]
+            monitor._reporters = [_logging(logger.log_metrics) for logger in trainer.loggers]
             monitor._prepare()
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -173,7 +176,3 @@ def _lightning_base() -> Any:
         except ImportError:
             continue
     raise AbbeError("Monitor.lightning needs Lightning: pip install lightning")
-
-
-def _logger(logger: Any) -> Tracker:
-    return lambda metrics, step: logger.log_metrics(dict(metrics), step=step)
