@@ -55,7 +55,7 @@ class Defaults:
     readings: int = 40
     test_size: int = 512
     for_inference: Mapping[str, str] = field(default_factory=dict)
-    temperatures: tuple[float, ...] = (1.0,)
+    temperatures: float | str | Sequence[float | str] = (1.0,)
     optimizers: tuple[str, ...] = ("adamw",)
     qk_norm: bool = False
 
@@ -167,12 +167,14 @@ def train_temperature(
     if text is not None and task != "text":
         raise AbbeError(f"text is read by the task text only, and the task is {task}: leave one of them out")
     trained = make_task(task, text=as_text(text) if task == "text" else None)
-    usual = USUAL["temperature"] if task == Recall.name else replace(USUAL["temperature"], steps=trained.steps)
-    defaults = replace(QUICK["temperature"] if yes_or_no("quick", quick) else usual, decay=_checked_decay(decay))
+    defaults = _defaults("temperature", quick)
+    if not quick and task != Recall.name:
+        defaults = replace(defaults, steps=trained.steps)
     return _experiment(
         "temperature", trained, defaults, judge_temperature, normalizers=normalizers, optimizers=optimizers,
         rates=rates, seeds=seeds, steps=steps, seed=seed, workers=workers, device=device, folder=folder,
-        progress=progress, temperatures=temperatures, qk_norm=qk_norm, controls=True,
+        progress=progress, temperatures=temperatures, qk_norm=qk_norm,
+        decay=_checked_decay(decay), controls=True,
     )  # fmt: skip
 
 
@@ -224,7 +226,7 @@ def train_length(
     return _experiment(
         "length", task, defaults, judge_length, normalizers=normalizers, optimizers=optimizers, rates=rates,
         seeds=seeds, steps=steps, seed=seed, workers=workers, device=device, folder=folder, progress=progress,
-        lengths=list(tested),
+        more={"lengths": list(tested)},
     )  # fmt: skip
 
 
@@ -335,42 +337,36 @@ def _defaults(name: str, quick: bool) -> Defaults:
 
 
 def _grid(
-    task: Task, defaults: Defaults, *, normalizers: str | Sequence[str] | None, optimizers: str | Sequence[str] | None,
-    rates: float | Sequence[float] | None, seeds: int | None, steps: int | None, seed: int,
-    temperatures: float | str | Sequence[float | str] | None = None, qk_norm: bool | None = None,
-    controls: bool = False, **more: Any,
-) -> tuple[list[Configuration], dict[str, Any]]:  # fmt: skip
-    """All runs, and their settings for the manifest; None stands for a default, and `more` are further settings.
+    task: Task, defaults: Defaults, seed: int, controls: bool, given: Mapping[str, Any]
+) -> tuple[list[Configuration], dict[str, Any]]:
+    """All runs, and their settings for the manifest; what is `given` replaces a default, unless it is None.
 
     With `controls` the temperature 1 is always among the runs, every other one has a compensated control where there
     can be one, and `qk_norm` adds runs of softmax; else it holds for all runs.
     """
-    specs = _checked_normalizers(_names(defaults.normalizers if normalizers is None else normalizers), defaults, task)
-    names = list(dict.fromkeys(_names(defaults.optimizers if optimizers is None else optimizers)))
+    chosen = replace(defaults, **{name: value for name, value in given.items() if value is not None})
+    specs = _checked_normalizers(_names(chosen.normalizers), defaults, task)
+    names = list(dict.fromkeys(_names(chosen.optimizers)))
     if not names:
         raise AbbeError(f"there is no optimizer: name at least one of {', '.join(OPTIMIZERS)}")
     if unknown := [name for name in names if name not in OPTIMIZERS]:
         raise AbbeError(f"there is no optimizer {unknown[0]!r}: choose one of {', '.join(OPTIMIZERS)}")
-    by_optimizer = defaults.rates
-    if rates is not None:
-        by_optimizer = dict.fromkeys(names, positive("rates", rates, ", such as 0.001,0.01"))
-    count = whole("seeds", defaults.seeds if seeds is None else seeds, least=1, most=1000)
+    by_optimizer = chosen.rates
+    if chosen.rates is not defaults.rates:
+        by_optimizer = dict.fromkeys(names, positive("rates", chosen.rates, ", such as 0.001,0.01"))
+    count = whole("seeds", chosen.seeds, least=1, most=1000)
     first = whole("seed", seed, least=0, most=2**31)
     shared: dict[str, Any] = {name: getattr(task, name) for name in ("batch", "width", "heads")}
-    shared |= {"steps": whole("steps", defaults.steps if steps is None else steps, least=10), "decay": defaults.decay}
+    shared |= {"steps": whole("steps", chosen.steps, least=10), "decay": chosen.decay}
     shared["seeds"] = tuple(range(first, first + count))
-    spread: dict[str, Any] = {name: getattr(defaults, name) for name in ("cooldown", "readings", "test_size")}
-    normed = yes_or_no("qk_norm", defaults.qk_norm if qk_norm is None else qk_norm)
-    given = defaults.temperatures if temperatures is None else temperatures
-    listed = (given,) if isinstance(given, str | int | float) else tuple(given)
+    spread: dict[str, Any] = {name: getattr(chosen, name) for name in ("cooldown", "readings", "test_size")}
+    normed = yes_or_no("qk_norm", chosen.qk_norm)
+    listed = (chosen.temperatures,) if isinstance(chosen.temperatures, str | int | float) else chosen.temperatures
     words = list(dict.fromkeys(str(parse_temperature(word)) for word in (("1", *listed) if controls else listed)))
     networks = [(spec, normed and not controls) for spec in specs]
     if controls:
         normed = normed and "softmax" in specs
         networks += [("softmax", True)] * normed
-        more |= {"temperatures": words}
-    else:
-        more |= {"temperature": words[0], **spread}
     choices = [
         Configuration(
             normalizer=spec, temperature=word, optimizer=optimizer, rate=rate, qk_norm=with_norm,
@@ -383,6 +379,7 @@ def _grid(
         if not compensated or can_be_compensated(parse_temperature(word), with_norm)
         for rate in by_optimizer[optimizer]
     ]  # fmt: skip
+    more = {"temperatures": words} if controls else {"temperature": words[0], **spread}
     return choices, shared | more | {
         "normalizers": list(specs), "optimizers": names, "seeds": list(shared["seeds"]), "qk_norm": normed,
         "rates": {name: list(by_optimizer[name]) for name in names},
@@ -428,20 +425,21 @@ _PER_READING = 6  # time of a reading, in steps
 
 
 def _experiment(
-    name: str, task: Task, defaults: Defaults, judge: Callable[[Experiment], Iterable[Finding]], *,
-    device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool, **given: Any,
+    name: str, task: Task, defaults: Defaults, judge: Callable[[Experiment], Iterable[Finding]], *, seed: int,
+    device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool,
+    controls: bool = False, more: Mapping[str, Any] | None = None, **given: Any,
 ) -> Experiment:  # fmt: skip
-    """Train all unfinished runs of a grid, then make tables and judgements.
+    """Train all unfinished runs of a grid, then make tables and judgements; `more` are settings for the manifest.
 
     Each run is stored as soon as it is finished, so that a stopped experiment resumes.
     """
     started, target = time.perf_counter(), as_folder(folder)
-    choices, chosen = _grid(task, defaults, **given)
+    choices, chosen = _grid(task, defaults, seed, controls, given)
     place = CPU if device is None else as_device(device)
     at_once = usual_workers(place) if workers is None else whole("workers", workers, least=1)
     # Alerts are checked during training: with another rule or threshold it is another run.
     rules = {rule.name: rule.fires for rule in list_rules()}
-    settings = {"experiment": name, **chosen, "level": LEVEL, "rules": rules}
+    settings = {"experiment": name, **chosen, **(more or {}), "level": LEVEL, "rules": rules}
     with watching(progress) as watch:
         facts = {"task": task.facts()}
         parts = claim_without_model(target, Experiment.study, facts, settings, watch.announce, device=place.type)

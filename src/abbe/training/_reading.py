@@ -499,11 +499,7 @@ def _random_states_kept(devices: Iterable[torch.device]) -> ExitStack:
 
 def no_change(heads: int) -> State:
     """For a rank or layer whose inputs were not kept."""
-    return {
-        "logit_change/squares": torch.zeros(heads, dtype=torch.float64),
-        "logit_change/entries": torch.zeros(heads, dtype=torch.float64),
-        "logit_change/largest": torch.full((heads,), -torch.inf, dtype=torch.float64),
-    }
+    return change_sums(torch.zeros(heads, 1), torch.zeros(heads, 1, dtype=torch.bool), (1,))
 
 
 @torch.no_grad()
