@@ -70,7 +70,7 @@ def stop_before_the_work(patch: pytest.MonkeyPatch) -> None:
     real = studies.verify
     patch.setattr(transformers.PreTrainedModel, "__call__", stop, raising=False)
     patch.setattr(studies, "verify", verify)
-    patch.setattr("abbe.lab.running.train", stop)
+    patch.setattr("abbe.lab.experiments.train", stop)
     patch.setattr(webbrowser, "open", lambda _page: True)  # what runs to the end must not open one
 
 

@@ -13,7 +13,7 @@ from torch import nn
 
 from abbe.lab import Experiment, tables
 from abbe.lab.network import AttentionSettings, temperature
-from abbe.lab.run import ALL_QUANTITIES, Configuration, _generator, can_be_compensated
+from abbe.lab.run import QUANTITIES, Configuration, _generator, can_be_compensated
 from abbe.lab.tasks import Task, make_task, stacked
 from abbe.models import Text
 from abbe.results import FORMAT
@@ -45,7 +45,7 @@ def choice(name: str = "recall", **changed: Any) -> Configuration:
 
 def untrained(task: Task, width: int, seeds: int = 1, heads: int = 1, **more: Any) -> nn.Module:
     settings = AttentionSettings(width, heads, **more)
-    return task.network([_generator(seed, "weights") for seed in range(seeds)], settings, torch.float64)
+    return task.network([_generator(seed, "weights") for seed in range(seeds)], settings)
 
 
 @torch.no_grad()
@@ -74,7 +74,7 @@ BROKEN: list[float | None] = [4.0, None, None, None]
 
 
 def seed(number: int, losses: list[float | None], **changed: Any) -> dict[str, Any]:
-    quantities: dict[str, list[float | None]] = {name: [None] * len(READ) for name in ALL_QUANTITIES}
+    quantities: dict[str, list[float | None]] = {name: [None] * len(READ) for name in QUANTITIES}
     quantities["max_logit"] = [1.0, 7.0, None, 3.0]
     made = {
         "seed": number, "start": 4.0, "losses": losses, "quantities": quantities, "alerts": {}, "temperature": [1.0],
@@ -149,7 +149,7 @@ def _seed(run: Configuration, number: int, experiment: str, fails: bool) -> dict
     if diverges:
         losses = [4.8, 9.0, *left]
     reached = 0.01 if diverges else min(1.0, 1.02 - (losses[-1] or 0.0) / 4.8)
-    quantities: dict[str, Any] = {name: [0.5 * hard + 0.01 * number] * len(STEPS) for name in ALL_QUANTITIES}
+    quantities: dict[str, Any] = {name: [0.5 * hard + 0.01 * number] * len(STEPS) for name in QUANTITIES}
     quantities["max_logit"] = [(5 + step) / hard for step in STEPS]
     if diverges:
         quantities = {name: [*values[:2], *left] for name, values in quantities.items()}

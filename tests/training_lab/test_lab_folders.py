@@ -22,8 +22,8 @@ from lab_cases import choice, small
 from polars.testing import assert_frame_equal
 
 import abbe
-from abbe.lab import running
-from abbe.lab.run import train
+from abbe.lab import experiments
+from abbe.lab.run import _clean_start, train, train_all, usual_workers
 from abbe.runs import study as runs_study
 
 SHORT: dict[str, Any] = {
@@ -37,7 +37,7 @@ TABLES = ("table", "curves", "lengths", "alerts", "summary", "warnings")
 def without_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages have tests of their own, and nobody reads here how long it will take."""
     monkeypatch.setattr(runs_study, "has", lambda extra: False)
-    monkeypatch.setattr(running, "_TIMED", 1)
+    monkeypatch.setattr(experiments, "_TIMED", 1)
 
 
 def run(folder: Path | None = None, **changed: Any) -> abbe.Experiment:
@@ -88,8 +88,8 @@ def test_stopped_and_resumed_is_as_uninterrupted(
             raise KeyboardInterrupt
         return train(*given, **named)
 
-    monkeypatch.setattr(running, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
-    monkeypatch.setattr(running, "train", stopped)
+    monkeypatch.setattr(experiments, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
+    monkeypatch.setattr(experiments, "train", stopped)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path)
     before = parts(tmp_path)
@@ -134,7 +134,7 @@ def test_another_kind_of_device_is_another_run(
 ) -> None:
     assert whole.manifest["model"]["device"] == "cpu"
     same(run(finished, device="cpu"), whole)
-    monkeypatch.setattr(running, "as_device", torch.device)
+    monkeypatch.setattr(experiments, "as_device", torch.device)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: device\): name a new folder"):
         run(finished, device="cuda:1")
 
@@ -142,24 +142,28 @@ def test_another_kind_of_device_is_another_run(
 def test_an_accelerator_has_one_worker_unless_more_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, torch.device]] = []
 
-    def train_all(task: Any, choices: Any, workers: int, keep: Any, device: torch.device) -> None:
+    def side_by_side(task: Any, choices: Any, workers: int, keep: Any, device: torch.device) -> None:
         asked.append((workers, device))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "as_device", torch.device)
-    monkeypatch.setattr(running, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
-    monkeypatch.setattr(running, "train_all", train_all)
+    def one(task: Any, choice: Any, device: torch.device) -> None:
+        side_by_side(task, [choice], 1, None, device)
+
+    monkeypatch.setattr(experiments, "as_device", torch.device)
+    monkeypatch.setattr(experiments, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
+    monkeypatch.setattr(experiments, "train_all", side_by_side)
+    monkeypatch.setattr(experiments, "train", one)
     for workers in (None, 3):
         with pytest.raises(KeyboardInterrupt):
             run(workers=workers, device="cuda:1")
     assert asked == [(1, torch.device("cuda:1")), (3, torch.device("cuda:1"))]
-    assert running.usual_workers() == running.usual_workers(torch.device("cpu")) >= 1
+    assert usual_workers() == usual_workers(torch.device("cpu")) >= 1
 
 
 def test_a_finished_folder_gives_the_same_without_training(
     finished: Path, whole: abbe.Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "train", lambda *_, **__: pytest.fail("it was trained before"))
+    monkeypatch.setattr(experiments, "train", lambda *_, **__: pytest.fail("it was trained before"))
     same(run(finished), whole)
     assert whole.experiment == "recall"
     assert whole.manifest["settings"]["seeds"] == [0, 1]
@@ -179,7 +183,7 @@ def test_a_worker_that_refuses_stops_the_others() -> None:
     """In two processes: the message comes through, and no run goes on."""
     jobs = [choice(steps=10**6), choice(normalizer="softmx"), choice(steps=10**6, rate=0.02)]
     with pytest.raises(abbe.AbbeError, match="softmx"):
-        running.train_all(small("recall"), jobs, 2, lambda *_: pytest.fail("nothing was finished"))
+        train_all(small("recall"), jobs, 2, lambda *_: pytest.fail("nothing was finished"))
     assert multiprocessing.active_children() == []
 
 
@@ -196,7 +200,7 @@ def test_a_worker_that_dies_is_reported_in_one_line(which: int) -> None:
 
     threading.Thread(target=kill).start()
     with pytest.raises(abbe.AbbeError, match=r"a worker ended .* run again to resume") as raised:
-        running.train_all(small("recall"), jobs, 2, lambda *_: pytest.fail("nothing was finished"))
+        train_all(small("recall"), jobs, 2, lambda *_: pytest.fail("nothing was finished"))
     assert "\n" not in str(raised.value)
     assert multiprocessing.active_children() == []
 
@@ -206,7 +210,7 @@ def test_starting_workers_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     before = dict(os.environ), sys.modules["__main__"], signal.getsignal(signal.SIGINT)
-    with suppress(KeyError), running._clean_start():
+    with suppress(KeyError), _clean_start():
         assert {os.environ[f"{name}_NUM_THREADS"] for name in ("OMP", "MKL", "NUMBA")} == {"1"}
         assert not hasattr(sys.modules["__main__"], "__file__")
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN

@@ -10,10 +10,11 @@ import torch
 from lab_cases import choice, small, untrained
 
 import abbe
-from abbe.lab.run import SIZE, Configuration, Reader, attentions, snapshot, train, watch
+from abbe.lab.network import Seen
+from abbe.lab.run import SIZE, Configuration, attentions, measure_seeds, reduced, snapshot, train, watch
 from abbe.lab.tasks import Batch, stacked
 from abbe.measures import Rows, choose_sets, dispersion, geometry, sensitivity, summarize
-from abbe.training import LayerRows, measure_layers
+from abbe.training import Alerts, LayerRows, measure_layers
 
 
 def batch_of(name: str, seeds: int, size: int = 3) -> Batch:
@@ -33,12 +34,15 @@ def seen(name: str, seeds: int, heads: int, **more: Any) -> tuple[Any, Any]:
     return network, snapshot(network)
 
 
+def read(network: Any, seeds: int, before: list[Seen], after: list[Seen] | None = None) -> list[dict[str, Any]]:
+    return [reduced(x) for x in measure_seeds(attentions(network), range(seeds), 1, before, after or before)]
+
+
 @pytest.mark.parametrize("normalizer", ["softmax", "sparsemax", "entmax:alpha=1.5,learn=true"])
 def test_readings_are_those_of_the_measures(normalizer: str) -> None:
     network, before = seen("recall", seeds=2, heads=2, normalizer=normalizer)
-    readings = Reader(network, 2).read(1, before, before, [1.0, 1.0])
-    for seed, reading in enumerate(readings):
-        values, logits = reading["values"], before[0].logits[seed]
+    for seed, values in enumerate(read(network, 2, before)):
+        logits = before[0].logits[seed]
         made = attentions(network)[0].normalizer_of(seed)
         expected: dict[str, list[float]] = {}
         for sequence in range(3):  # every row of every sequence but the first, which the reader leaves out
@@ -66,27 +70,25 @@ def test_readings_are_those_of_the_measures(normalizer: str) -> None:
 
 def test_gradients_are_those_of_autograd() -> None:
     network, before = seen("recall", seeds=2, heads=2)
-    readings = Reader(network, 2).read(1, before, before, [1.0, 1.0])
-    for seed, reading in enumerate(readings):
+    for seed, values in enumerate(read(network, 2, before)):
         norms = before[0].query.grad[seed].transpose(0, 1).flatten(1).norm(dim=1)
-        assert reading["values"]["query_gradient"] == pytest.approx(float(norms.mean()), rel=1e-5)
+        assert values["query_gradient"] == pytest.approx(float(norms.mean()), rel=1e-5)
 
 
 def test_logit_change_is_that_of_a_second_pass() -> None:
     network, before = seen("recall", seeds=2, heads=1)
     moved = [type(one)(one.query, one.key, one.value, one.logits.clone()) for one in before]
     moved[0].logits[1, 2, 0, 3, 4] += 5.0
-    first, second = Reader(network, 2).read(1, before, moved, [1.0, 1.0])
-    assert first["values"]["logit_change"] == 0.0
+    first, second = read(network, 2, before, moved)
+    assert first["logit_change"] == 0.0
     # The root of the mean square over what was read of this seed's head: 3 sequences, 7 rows, 8 keys.
-    assert second["values"]["logit_change"] == pytest.approx(5.0 / math.sqrt(3 * 7 * 8), rel=1e-5)
+    assert second["logit_change"] == pytest.approx(5.0 / math.sqrt(3 * 7 * 8), rel=1e-5)
 
 
 def test_heads_of_several_seeds_are_kept_apart() -> None:
     network, before = seen("mqar", seeds=3, heads=2)
     before[0].logits[1] *= 30
-    readings = Reader(network, 3).read(1, before, before, [1.0] * 3)
-    largest = [reading["values"]["max_logit"] for reading in readings]
+    largest = [values["max_logit"] for values in read(network, 3, before)]
     assert largest[1] > 10 * max(largest[0], largest[2])
 
 
@@ -103,11 +105,11 @@ def test_one_seed_that_overflows_leaves_the_others_readings() -> None:
     network, before = seen("recall", seeds=2, heads=1)
     before[0].logits[0] = math.nan
     before[0].value.data[0] = math.inf
-    broken, healthy = Reader(network, 2).read(1, before, before, [math.nan, 1.0])
-    assert broken["values"]["nonfinite"] == 1.0
-    assert "non_finite" in broken["alerts"]
-    assert healthy["values"]["nonfinite"] == 0.0
-    assert healthy["values"]["max_logit"] is not None
+    broken, healthy = measure_seeds(attentions(network), range(2), 1, before, before)
+    assert reduced(broken)["nonfinite"] == 1.0
+    assert "non_finite" in {alert.rule for alert in Alerts().check(1, broken, math.nan)}
+    assert reduced(healthy)["nonfinite"] == 0.0
+    assert reduced(healthy)["max_logit"] is not None
 
 
 def test_a_planted_collapse_is_alerted_in_its_step() -> None:

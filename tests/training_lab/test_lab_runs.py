@@ -12,9 +12,8 @@ from lab_cases import WIDTHS, choice, small, untrained
 from torch import nn
 
 import abbe
-from abbe.lab import running
 from abbe.lab.network import Temperature, temperature
-from abbe.lab.run import _generator, reading_steps, train
+from abbe.lab.run import _generator, one_thread, reading_steps, train, train_all
 from abbe.lab.tasks import make_task, stacked
 
 LONG, CLOSE = 200, 1e-5
@@ -187,12 +186,12 @@ def _all(module: nn.Module | None) -> list[nn.Parameter]:
 def test_same_seed_gives_the_same_numbers_here_and_in_a_worker() -> None:
     """Bit for bit, here and in a process of its own."""
     task, run = small("maximum"), choice("maximum", normalizer=LEARNS, seeds=(0, 1))
-    with running.one_thread():
+    with one_thread():
         first, second = (train(task, run)["seeds"] for _ in range(2))
     assert first == second
     made: list[dict[str, Any]] = []
     other = choice("maximum", seeds=(0, 1))
-    running.train_all(task, [run, other], 2, lambda one, content: made.append(content) if one == run else None)
+    train_all(task, [run, other], 2, lambda one, content: made.append(content) if one == run else None)
     assert [content["seeds"] for content in made] == [first]
 
 

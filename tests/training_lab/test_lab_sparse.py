@@ -17,7 +17,7 @@ LENGTH, SEEDS = 128, 2
 def attended(normalizer: str, t: str = "1", watched: bool = False, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Output and gradients of one layer with two seeds, 20 texts of 128 tokens."""
     generators = [torch.Generator().manual_seed(seed) for seed in range(SEEDS)]
-    layer = Attention(generators, AttentionSettings(32, 2, normalizer, temperature(t)), dtype)
+    layer = Attention(generators, AttentionSettings(32, 2, normalizer, temperature(t))).to(dtype)
     layer.watched = watched
     x = 3 * torch.randn(SEEDS, 20, LENGTH, 32, generator=torch.Generator().manual_seed(9), dtype=torch.float64)
     out = layer(*3 * (x.to(dtype),), torch.ones(LENGTH, LENGTH, dtype=torch.bool).tril())

@@ -10,7 +10,7 @@ import pytest
 from lab_cases import CYCLE
 
 import abbe
-from abbe.lab import experiments, running
+from abbe.lab import experiments
 
 QUIET: dict[str, Any] = {"progress": False, "workers": 1}
 
@@ -52,7 +52,7 @@ def test_sizes_of_a_recall_task() -> None:
 
 
 def test_text_learns_some_and_is_judged_by_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_TIMED", 1)
+    monkeypatch.setattr(experiments, "_TIMED", 1)
     short = dataclasses.replace(experiments.USUAL["text"], readings=2, test_size=8)
     monkeypatch.setitem(experiments.USUAL, "text", short)
     text = abbe.Text("cycle", CYCLE)

@@ -12,7 +12,7 @@ from lab_cases import BROKEN, GOOD, NOISY, READ, RISEN, SLOW, choice, part, seed
 from scipy import stats
 
 from abbe.lab import Experiment, tables
-from abbe.lab.run import ALL_QUANTITIES, train
+from abbe.lab.run import QUANTITIES, train
 from abbe.results import Estimate
 
 
@@ -71,7 +71,7 @@ def test_curves_lengths_and_alerts() -> None:
     assert made["lengths"].rows() == [(0, 4, 8, 0.9, 0.1), (0, 4, 32, 0.5, 2.5)]
     assert made["alerts"].rows() == [(0, 4, "sink", 5)]
     declared = Experiment.frame("curves").schema
-    assert [name for name in declared if name in ALL_QUANTITIES] == list(ALL_QUANTITIES)
+    assert [name for name in declared if name in QUANTITIES] == list(QUANTITIES)
 
 
 def test_intervals_are_those_of_student() -> None:

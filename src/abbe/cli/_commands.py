@@ -389,9 +389,9 @@ def _follow(steps: StepsFile, page: Path, opened: bool, quiet: bool) -> Training
                     if opened:
                         open_in_browser(page)
                 training, written = latest, size
-                for event in training.events(since=printed):
-                    detail = f" ({event.numbers})" if event.numbers else ""
-                    _say(f"step {event.alert['step']:,}: {event.rule.event} in {event.where}{detail}", quiet)
+                for alert in training.events(since=printed):
+                    detail = f" ({alert.numbers})" if alert.numbers else ""
+                    _say(f"step {alert.step:,}: {alert.kind.event} in {alert.where}{detail}", quiet)
                     printed += 1
             time.sleep(min(max(_LOOK, _SHARE * (time.monotonic() - begun)), _LONGEST))
     except KeyboardInterrupt:

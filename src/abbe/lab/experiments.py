@@ -1,24 +1,36 @@
-"""The four experiments, declared: what each trains by default, on which task, over which grid, and how it is judged."""
+"""The four experiments: what each trains by default, on which task, over which grid, and how it is judged."""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import torch
 
 from .. import normalizers as _normalizers
 from .._arguments import is_number, positive, several, shown, whole, yes_or_no
 from .._errors import AbbeError
-from ..models import DeviceLike
-from ..runs.inputs import FolderLike, TextLike, as_text
+from ..models import DeviceLike, as_device
+from ..runs.executors import Local, current
+from ..runs.folder import claim_without_model
+from ..runs.inputs import FolderLike, TextLike, as_folder, as_text
+from ..runs.measuring import finished_manifest, study_facts
+from ..runs.parts import Parts
 from ..runs.study import study
+from ..runs.watch import Watch, watching
+from ..training import list_rules
+from ..words.finding import Finding
+from ..words.numbers import about, many
 from .judges import judge_accuracy, judge_length, judge_loss, judge_temperature
 from .network import temperature as parse_temperature
 from .optimizers import OPTIMIZERS
 from .result import HARD_MAXIMUM, Experiment
-from .run import Configuration, can_be_compensated
-from .running import Judge, run_experiment
+from .run import CPU, Configuration, can_be_compensated, one_thread, train, train_all, usual_workers
+from .tables import LEVEL, Part, tables_of
 from .tasks import Maximum, Mqar, NextCharacter, Recall, Task, make_task
 
 MOST_ITEMS = 1 << 17  # of one test set: a row of logits and its features have to fit
@@ -43,7 +55,7 @@ class Defaults:
     readings: int = 40
     test_size: int = 512
     for_inference: Mapping[str, str] = field(default_factory=dict)
-    temperatures: tuple[float, ...] = (1.0,)
+    temperatures: float | str | Sequence[float | str] = (1.0,)
     optimizers: tuple[str, ...] = ("adamw",)
     qk_norm: bool = False
 
@@ -82,27 +94,20 @@ USUAL = {
     "mqar": Defaults(_FOUR, _DEEP_RATES, steps=Mqar.steps, readings=20),
     "text": Defaults(_FOUR, _DEEP_RATES, steps=NextCharacter.steps, readings=20, test_size=128),
 }
-_FEWER: dict[str, dict[str, Any]] = {
-    "temperature": {
-        "normalizers": _TWO,
-        "temperatures": (1.0, 0.01),
-        "optimizers": ("sgd", "adamw"),
-        "seeds": 3,
-        "qk_norm": False,
-        "steps": 150,
-    },
-    "length": {
-        "normalizers": ("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"),
-        "rates": _rates((0.1, 0.3), (3e-3, 1e-2)),
-        "steps": 500,
-        "readings": 10,
-        "test_size": 128,
-    },
-    "recall": {"normalizers": _TWO, "steps": 200, "seeds": 3},
-    "mqar": {"normalizers": _TWO, "steps": 100, "readings": 10, "test_size": 128, "rates": _ONE_RATE},
-    "text": {"normalizers": _TWO, "steps": 60, "readings": 10, "test_size": 32, "rates": _ONE_RATE},
+QUICK = {
+    "temperature": Defaults(_TWO, _WIDE_RATES, steps=150, temperatures=(1.0, 0.01), optimizers=("sgd", "adamw")),
+    "length": replace(
+        USUAL["length"],
+        normalizers=("softmax", HARD_MAXIMUM, "adaptive-temperature", "sparsemax"),
+        rates=_rates((0.1, 0.3), (3e-3, 1e-2)),
+        steps=500,
+        readings=10,
+        test_size=128,
+    ),
+    "recall": Defaults(_TWO, _WIDE_RATES, steps=200),
+    "mqar": Defaults(_TWO, _ONE_RATE, steps=100, readings=10, test_size=128),
+    "text": Defaults(_TWO, _ONE_RATE, steps=60, readings=10, test_size=32),
 }
-QUICK = {name: replace(USUAL[name], **fewer) for name, fewer in _FEWER.items()}
 _QUICK_LENGTHS = (16, 64, 256, 1024, 4096)
 _RECALL_TASKS = (Recall.name, Mqar.name)
 
@@ -162,12 +167,14 @@ def train_temperature(
     if text is not None and task != "text":
         raise AbbeError(f"text is read by the task text only, and the task is {task}: leave one of them out")
     trained = make_task(task, text=as_text(text) if task == "text" else None)
-    usual = USUAL["temperature"] if task == Recall.name else replace(USUAL["temperature"], steps=trained.steps)
-    defaults = replace(QUICK["temperature"] if yes_or_no("quick", quick) else usual, decay=_checked_decay(decay))
+    defaults = _defaults("temperature", quick)
+    if not quick and task != Recall.name:
+        defaults = replace(defaults, steps=trained.steps)
     return _experiment(
         "temperature", trained, defaults, judge_temperature, normalizers=normalizers, optimizers=optimizers,
         rates=rates, seeds=seeds, steps=steps, seed=seed, workers=workers, device=device, folder=folder,
-        progress=progress, temperatures=temperatures, qk_norm=qk_norm, controls=True,
+        progress=progress, temperatures=temperatures, qk_norm=qk_norm,
+        decay=_checked_decay(decay), controls=True,
     )  # fmt: skip
 
 
@@ -219,7 +226,7 @@ def train_length(
     return _experiment(
         "length", task, defaults, judge_length, normalizers=normalizers, optimizers=optimizers, rates=rates,
         seeds=seeds, steps=steps, seed=seed, workers=workers, device=device, folder=folder, progress=progress,
-        lengths=list(tested),
+        more={"lengths": list(tested)},
     )  # fmt: skip
 
 
@@ -329,50 +336,37 @@ def _defaults(name: str, quick: bool) -> Defaults:
     return (QUICK if yes_or_no("quick", quick) else USUAL)[name]
 
 
-def _experiment(
-    name: str, task: Task, defaults: Defaults, judge: Judge, *, normalizers: str | Sequence[str] | None,
-    optimizers: str | Sequence[str] | None, rates: float | Sequence[float] | None, seeds: int | None,
-    steps: int | None, seed: int, workers: int | None, device: DeviceLike | None, folder: FolderLike | None,
-    progress: bool, temperatures: float | str | Sequence[float | str] | None = None, qk_norm: bool | None = None,
-    controls: bool = False, **more: Any,
-) -> Experiment:  # fmt: skip
-    """Run the whole grid; None stands for a default, and `more` are settings for the manifest.
+def _grid(
+    task: Task, defaults: Defaults, seed: int, controls: bool, given: Mapping[str, Any]
+) -> tuple[list[Configuration], dict[str, Any]]:
+    """All runs, and their settings for the manifest; what is `given` replaces a default, unless it is None.
 
     With `controls` the temperature 1 is always among the runs, every other one has a compensated control where there
     can be one, and `qk_norm` adds runs of softmax; else it holds for all runs.
     """
-    specs = _checked_normalizers(_names(defaults.normalizers if normalizers is None else normalizers), defaults, task)
-    names = list(dict.fromkeys(_names(defaults.optimizers if optimizers is None else optimizers)))
+    chosen = replace(defaults, **{name: value for name, value in given.items() if value is not None})
+    specs = _checked_normalizers(_names(chosen.normalizers), defaults, task)
+    names = list(dict.fromkeys(_names(chosen.optimizers)))
     if not names:
         raise AbbeError(f"there is no optimizer: name at least one of {', '.join(OPTIMIZERS)}")
     if unknown := [name for name in names if name not in OPTIMIZERS]:
         raise AbbeError(f"there is no optimizer {unknown[0]!r}: choose one of {', '.join(OPTIMIZERS)}")
-    by_optimizer = defaults.rates
-    if rates is not None:
-        by_optimizer = dict.fromkeys(names, positive("rates", rates, ", such as 0.001,0.01"))
-    count = whole("seeds", defaults.seeds if seeds is None else seeds, least=1, most=1000)
+    by_optimizer = chosen.rates
+    if chosen.rates is not defaults.rates:
+        by_optimizer = dict.fromkeys(names, positive("rates", chosen.rates, ", such as 0.001,0.01"))
+    count = whole("seeds", chosen.seeds, least=1, most=1000)
     first = whole("seed", seed, least=0, most=2**31)
-    shared: dict[str, Any] = {
-        "steps": whole("steps", defaults.steps if steps is None else steps, least=10), "batch": task.batch,
-        "width": task.width, "heads": task.heads, "decay": defaults.decay,
-        "seeds": tuple(range(first, first + count)),
-    }  # fmt: skip
-    spread: dict[str, Any] = {
-        "cooldown": defaults.cooldown,
-        "readings": defaults.readings,
-        "test_size": defaults.test_size,
-    }
-    normed = yes_or_no("qk_norm", defaults.qk_norm if qk_norm is None else qk_norm)
-    given = defaults.temperatures if temperatures is None else temperatures
-    listed = (given,) if isinstance(given, str | int | float) else tuple(given)
+    shared: dict[str, Any] = {name: getattr(task, name) for name in ("batch", "width", "heads")}
+    shared |= {"steps": whole("steps", chosen.steps, least=10), "decay": chosen.decay}
+    shared["seeds"] = tuple(range(first, first + count))
+    spread: dict[str, Any] = {name: getattr(chosen, name) for name in ("cooldown", "readings", "test_size")}
+    normed = yes_or_no("qk_norm", chosen.qk_norm)
+    listed = (chosen.temperatures,) if isinstance(chosen.temperatures, str | int | float) else chosen.temperatures
     words = list(dict.fromkeys(str(parse_temperature(word)) for word in (("1", *listed) if controls else listed)))
     networks = [(spec, normed and not controls) for spec in specs]
     if controls:
         normed = normed and "softmax" in specs
         networks += [("softmax", True)] * normed
-        more |= {"temperatures": words}
-    else:
-        more |= {"temperature": words[0], **spread}
     choices = [
         Configuration(
             normalizer=spec, temperature=word, optimizer=optimizer, rate=rate, qk_norm=with_norm,
@@ -385,11 +379,11 @@ def _experiment(
         if not compensated or can_be_compensated(parse_temperature(word), with_norm)
         for rate in by_optimizer[optimizer]
     ]  # fmt: skip
-    settings = shared | more | {
+    more = {"temperatures": words} if controls else {"temperature": words[0], **spread}
+    return choices, shared | more | {
         "normalizers": list(specs), "optimizers": names, "seeds": list(shared["seeds"]), "qk_norm": normed,
         "rates": {name: list(by_optimizer[name]) for name in names},
     }  # fmt: skip
-    return run_experiment(name, task, choices, settings, judge, device, folder, workers, progress)
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -422,3 +416,91 @@ def _lengths(given: int | Sequence[int]) -> tuple[int, ...]:
     if not lengths or min(lengths) < 1 or max(lengths) > MOST_ITEMS:
         raise AbbeError(f"lengths must be whole numbers from 1 to {MOST_ITEMS:,}, such as 16,256,4096")
     return tuple(sorted(lengths))
+
+
+# -- Whole experiments ------------------------------------------------------------------------------------------------
+
+_TIMED, _TESTED = 12, 8  # steps and test sequences of the short runs that are timed before the first real one
+_PER_READING = 6  # time of a reading, in steps
+
+
+def _experiment(
+    name: str, task: Task, defaults: Defaults, judge: Callable[[Experiment], Iterable[Finding]], *, seed: int,
+    device: DeviceLike | None, folder: FolderLike | None, workers: int | None, progress: bool,
+    controls: bool = False, more: Mapping[str, Any] | None = None, **given: Any,
+) -> Experiment:  # fmt: skip
+    """Train all unfinished runs of a grid, then make tables and judgements; `more` are settings for the manifest.
+
+    Each run is stored as soon as it is finished, so that a stopped experiment resumes.
+    """
+    started, target = time.perf_counter(), as_folder(folder)
+    choices, chosen = _grid(task, defaults, seed, controls, given)
+    place = CPU if device is None else as_device(device)
+    at_once = usual_workers(place) if workers is None else whole("workers", workers, least=1)
+    # Alerts are checked during training: with another rule or threshold it is another run.
+    rules = {rule.name: rule.fires for rule in list_rules()}
+    settings = {"experiment": name, **chosen, **(more or {}), "level": LEVEL, "rules": rules}
+    with watching(progress) as watch:
+        facts = {"task": task.facts()}
+        parts = claim_without_model(target, Experiment.study, facts, settings, watch.announce, device=place.type)
+        finished = _train(task, choices, parts, at_once, watch, place)
+        manifest = study_facts(Experiment.study, settings) | {
+            "model": {"name": "small transformers", "parameters": None, "device": str(place)},
+            "text": {"name": task.meaning} | task.facts(),
+            "self_check": {"error": None, "why": "nothing of a given model is read"},
+            "skipped": [],
+        }
+        training = sum(content["seconds"] for _, content in finished)
+        seconds = {"total": time.perf_counter() - started, "training": training}
+        manifest = finished_manifest(manifest, parts, seconds)
+        made = Experiment(**tables_of(finished), findings=(), manifest=manifest)
+        return replace(made, findings=tuple(judge(made)))
+
+
+def _train(
+    task: Task, choices: Sequence[Configuration], parts: Parts, workers: int, watch: Watch, device: torch.device
+) -> list[Part]:
+    by_key = {choice.key: choice for choice in choices}
+    left = [choice for choice in choices if parts.json(choice.key) is None]
+    at_once = min(workers, len(left)) if isinstance(current(), Local) else 1  # shards and actors train one at a time
+    if left:
+        each = _estimate(task, left, device)
+        seconds = sum(each[choice.normalizer] for choice in left) / at_once
+        left.sort(key=lambda choice: -each[choice.normalizer])  # the slowest first: no core waits for one at the end
+        runs, seeds = many(len(left), "run"), many(len(choices[0].seeds), "seed")
+        watch.say(f"{runs} of {seeds} on {task.meaning}, {at_once} at a time: about {about(seconds)}")
+    else:
+        watch.say("all runs were trained before")
+
+    def make(key: str) -> None:
+        with one_thread():
+            parts.keep_json(key, train(task, by_key[key], device=device))
+
+    def keep(choice: Configuration, content: dict[str, Any]) -> None:
+        parts.keep_json(choice.key, content)
+        watch.step(choice.label)
+
+    if at_once > 1:
+        watch.expect(len(left))
+        train_all(task, left, at_once, keep, device)
+    else:
+        watch.expect(len(choices))
+        parts.each(by_key, make, lambda key: watch.step(by_key[key].label))
+    return [(choice, parts.json(choice.key) or {}) for choice in choices]
+
+
+def _estimate(task: Task, left: Sequence[Configuration], device: torch.device) -> dict[str, float]:
+    """Seconds per run on one core, by normalizer: scaled from a few steps and a short test."""
+    without_lengths = copy.copy(task)
+    without_lengths.test_lengths = ()
+    each = {}
+    with one_thread():
+        for choice in {choice.normalizer: choice for choice in left}.values():
+            one = replace(choice, steps=1, readings=1, test_size=_TESTED)
+            train(without_lengths, one, device=device)  # loads kernels
+            base = train(without_lengths, one, device=device)["seconds"]
+            step = (train(without_lengths, replace(one, steps=1 + _TIMED), device=device)["seconds"] - base) / _TIMED
+            tests = train(task, one, device=device)["seconds"] - base if task.test_lengths else 0.0
+            steps = choice.steps + _PER_READING * min(choice.readings, choice.steps)
+            each[choice.normalizer] = max(0.0, step) * steps + max(0.0, tests) * choice.test_size / _TESTED
+    return each

@@ -24,14 +24,57 @@ from ..words.finding import Fact, Finding
 from ..words.numbers import number, percent
 from .network import temperature
 from .result import HARD_MAXIMUM, HARD_MAXIMUM_NAME, PUBLISHED, Experiment
-from .tables import LEVEL, Floats, best_rows, mean_interval, rate_sensitivities
+from .tables import LEVEL, Floats, best_rows, mean_interval, rate_sensitivities, resampled_interval
 
 BASELINE = "softmax"
 BySeed = dict[int, float]
 Findings = Iterator[Finding]
 _three, _percent = partial(number, digits=3), partial(percent, digits=3)
+_RESAMPLES = 1000
+
+
+# -- Rules ------------------------------------------------------------------------------------------------------------
+
+TRAINED = 16  # items of the longest sets in training
+FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
+NOTHING = 2.0  # times chance: with less accuracy, nothing generalises
+CHANCE = 0.1  # of ten classes
+HARD = 0.05  # loss of accuracy that counts
+SLOW = 2.0  # more than this many times the steps to half the loss count, too
+LOW = 0.1  # temperatures up to this are low, as in the paper
+WARNS = 0.5  # share of failing runs that a warning has to find at the allowed false alarms
+BAND, SATURATED = (0.7, 0.8), 0.5  # N_s/N of statement (v); share of saturated rows from which a head is saturated
 _AT_BEST = "each at the rate of its lowest training loss"
 _BEYOND = f"the {LEVEL:.0%} interval over seeds leaves 0 out; intervals are not widened for the number of comparisons."
+RULES = {
+    "versus": "Held-out {measure} minus that of {baseline}, paired by seed, "
+    f"{_AT_BEST}. Better or worse: {_BEYOND}",
+    "pace": "Median over seeds of the first step that was read with at most half of the first loss, at the best rate.",
+    "rates": "By seed, the mean over rates of min(training loss, first loss) minus the best one (arXiv 2309.14322), "
+    "each minus that of {baseline}. "
+    f"Beyond chance: {_BEYOND}",
+    "decay": "At the rate of the lowest training loss. It decays if accuracy at the longest sets is below that at the "
+    f"shortest, paired by seed, with a {LEVEL:.0%} interval beyond 0; by more than half if it also falls at every "
+    "length and ends below half of its first value. The distance to the published numbers is reported, not judged.",
+    "longer": "Accuracy minus that of {baseline}, paired by seed and tested on the same sets, "
+    f"{_AT_BEST}; more or less where {_BEYOND}",
+    "equal rates": "The rate is chosen by the training loss, which cannot tell rates apart that differ on longer sets. "
+    "So here each is compared at every rate, paired by seed, with seeds that failed to train.",
+    "fit": f"Fitted: at least {percent(FITS)} on new sets of {TRAINED}. Generalised to nothing: at most {NOTHING:g} "
+    f"times chance ({percent(CHANCE)}) on the longest. Means over seeds, {_AT_BEST}.",
+    "learned": "The normalizers at the end of training, as specs, at the rate of the lowest training loss.",
+    "(i)": f"Hard: accuracy falls by more than {percent(HARD)} with an interval below 0, or half the loss takes more "
+    f"than {SLOW:g} times the steps. It holds if it is hard at its own best rate; by scale alone if the control is "
+    "not. Inconclusive if that fall of accuracy has an interval that reaches 0.",
+    "(i), QK-norm": "As for (i), each temperature at its own best rate; there is no control, since nothing can undo T.",
+    "(ii)": "By seed, the change of accuracy from T = 1 to the lowest T at each one's best rate, minus that of "
+    "softmax, mean over optimizers. It holds where the interval over seeds lies above 0.",
+    "(iii) and (iv)": f"It holds if the interval of the AUC lies above 0.5 and at least {percent(WARNS)} of the "
+    "failing runs are found with at most 5 % false alarms among the healthy ones; weakly if only the first is true.",
+    "(v)": f"Steps of plain softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above "
+    "0.99. It holds if most steps inside the band are saturated, more than below it by an interval from resampled "
+    "runs, and more than above it.",
+}
 
 
 # -- Normalizers against a baseline -----------------------------------------------------------------------------------
@@ -122,12 +165,8 @@ def _rates(table: pl.DataFrame) -> Findings:
         + (f"Different beyond chance: {', '.join(differ)}. " if differ else "No difference is beyond chance. ")
         + (f"At the edge of the sweep, so that a wider one might find better: {', '.join(edges)}." if edges else "")
     ).rstrip()
-    rule = (
-        "By seed, the mean over rates of min(training loss, first loss) minus the best one (arXiv 2309.14322), each "
-        f"minus that of {baseline}. Beyond chance: {_BEYOND}"
-    )
     numbers = {baseline: first.value, **gains.numbers(), "at_edge": ", ".join(edges)}
-    yield Finding("sensitivity to the rate", sentence, rule, numbers)
+    yield Finding("sensitivity to the rate", sentence, RULES["rates"].format(baseline=baseline), numbers)
 
 
 def _at_edge(rows: pl.DataFrame) -> bool:
@@ -161,23 +200,19 @@ def _versus(table: pl.DataFrame, measure: str) -> Findings:
     sentence = f"Against {baseline} (held-out {measure} {shown}), each at its own best rate: {verdict}." + (
         f" Differences in {unit}: {'; '.join(words)}." if words else ""
     )
-    rule = f"Held-out {measure} minus that of {baseline}, paired by seed, {_AT_BEST}. Better or worse: {_BEYOND}"
+    rule = RULES["versus"].format(measure=measure, baseline=baseline)
     numbers = {baseline: first, **gains.numbers(), "verdict": verdict}
     yield Finding(f"normalizers against {baseline}", sentence, rule, numbers)
     halves = {name: rows["half_step"] for name, rows in best.items()}
     steps: dict[str, Fact] = {name: None if x.has_nulls() else statistics.median(x) for name, x in halves.items()}
     words = [f"{name} {number(x, 3) if x is not None else 'never with all seeds'}" for name, x in steps.items()]
-    rule = "Median over seeds of the first step that was read with at most half of the first loss, at the best rate."
-    yield Finding("steps to half the loss", f"Steps to half the first loss: {'; '.join(words)}.", rule, steps)
+    sentence = f"Steps to half the first loss: {'; '.join(words)}."
+    yield Finding("steps to half the loss", sentence, RULES["pace"], steps)
     yield from _rates(table)
 
 
 # -- Longer sets than in training -------------------------------------------------------------------------------------
 
-TRAINED = 16  # items of the longest sets in training
-FITS = 0.9  # accuracy at the trained length from which a normalizer has fitted its data
-NOTHING = 2.0  # times chance: with less accuracy, nothing generalises
-CHANCE = 0.1  # of ten classes
 _ByLength = dict[int, BySeed]  # accuracy by length and seed
 
 
@@ -203,8 +238,7 @@ def _over_lengths(table: pl.DataFrame, lengths: pl.DataFrame) -> Findings:
     learned = {name: " | ".join(rows["learned"].drop_nulls()) for name, rows in best.items()}
     values: dict[str, Fact] = {name: words for name, words in learned.items() if words}
     sentence = f"Learned, seed by seed: {'; '.join(f'{name}: {words}' for name, words in values.items())}."
-    rule = "The normalizers at the end of training, as specs, at the rate of the lowest training loss."
-    yield from [Finding("learned values", sentence, rule, values)] if values else ()
+    yield from [Finding("learned values", sentence, RULES["learned"], values)] if values else ()
     yield from _rates(table)
 
 
@@ -236,15 +270,10 @@ def _decay(name: str, by_length: _ByLength) -> Finding:
         + "; ".join(f"{n:,} items {value.text(_percent)}" for n, value in rows.items())
         + (f". Published: {published}; on average {number(100 * (apart or 0.0), 3)} points apart." if known else ".")
     )
-    rule = (
-        "At the rate of the lowest training loss. It decays if accuracy at the longest sets is below that at the "
-        f"shortest, paired by seed, with a {LEVEL:.0%} interval beyond 0; by more than half if it also falls at every "
-        "length and ends below half of its first value. The distance to the published numbers is reported, not judged."
-    )
     numbers: dict[str, Fact] = {f"accuracy_{n}": value.value for n, value in rows.items()}
     numbers |= {f"published_{n}": x for n, x in known.items()}
     numbers |= {**fall.columns("fall"), "apart": apart, "verdict": verdict}
-    return Finding(f"{name} by length", sentence, rule, numbers)
+    return Finding(f"{name} by length", sentence, RULES["decay"], numbers)
 
 
 def _compared(by_length: dict[str, _ByLength], lengths: Sequence[int], topic: str, words: str) -> Finding:
@@ -255,10 +284,7 @@ def _compared(by_length: dict[str, _ByLength], lengths: Sequence[int], topic: st
         f"{words}, more accurate than {baseline}: {_listed(gains.higher)}; less: {_listed(gains.lower)}. "
         f"Differences in points: {'; '.join(gains.words(100))}."
     )
-    rule = (
-        f"Accuracy minus that of {baseline}, paired by seed and tested on the same sets, {_AT_BEST}; more or less "
-        f"where {_BEYOND}"
-    )
+    rule = RULES["longer"].format(baseline=baseline)
     facts = {"lengths": lengths, "higher": gains.higher, "lower": gains.lower}
     numbers = {name: ", ".join(map(str, listed)) for name, listed in facts.items()} | gains.numbers()
     return Finding(f"normalizers against {baseline} {topic}", sentence, rule, numbers)
@@ -289,11 +315,7 @@ def _at_equal_rates(table: pl.DataFrame, lengths: pl.DataFrame, longer: Sequence
         f"On average over {', '.join(f'{n:,}' for n in longer)} items, {baseline} by learning rate: {'; '.join(own)}. "
         f"Differences to it at the same rate, in points: {'; '.join(parts)}."
     )
-    rule = (
-        "The rate is chosen by the training loss, which cannot tell rates apart that differ on longer sets. So here "
-        "each is compared at every rate, paired by seed, with seeds that failed to train."
-    )
-    yield Finding(f"normalizers against {baseline} at equal rates", sentence, rule, numbers)
+    yield Finding(f"normalizers against {baseline} at equal rates", sentence, RULES["equal rates"], numbers)
 
 
 def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength]) -> Finding:
@@ -307,25 +329,14 @@ def _fit(best: dict[str, pl.DataFrame], by_length: dict[str, _ByLength]) -> Find
         f"Accuracy with {TRAINED} items, as trained, and with {last:,}: {'; '.join(words)}. Fitted, but generalised "
         f"to nothing: {_listed(only)}; not fitted: {_listed(misfit)}."
     )
-    rule = (
-        f"Fitted: at least {percent(FITS)} on new sets of {TRAINED}. Generalised to nothing: at most {NOTHING:g} times "
-        f"chance ({percent(CHANCE)}) on the longest. Means over seeds, {_AT_BEST}."
-    )
     numbers: dict[str, Fact] = {}
     for name, (fit, far) in ends.items():
         numbers |= {f"{name}_{TRAINED}": fit.value, f"{name}_{last}": far.value}
     numbers |= {"only_fitted": ", ".join(only), "not_fitted": ", ".join(misfit)}
-    return Finding("fit and generalisation", sentence, rule, numbers)
+    return Finding("fit and generalisation", sentence, RULES["fit"], numbers)
 
 
 # -- The paper's statements -------------------------------------------------------------------------------------------
-
-HARD = 0.05  # loss of accuracy that counts
-SLOW = 2.0  # more than this many times the steps to half the loss count, too
-LOW = 0.1  # temperatures up to this are low, as in the paper
-WARNS = 0.5  # share of failing runs that a warning has to find at the allowed false alarms
-BAND, SATURATED = (0.7, 0.8), 0.5  # N_s/N of statement (v); share of saturated rows from which a head is saturated
-_RESAMPLES, _SEED = 1000, 0
 
 
 def judge_temperature(experiment: Experiment) -> Findings:
@@ -403,15 +414,10 @@ def _hard(table: pl.DataFrame, optimizer: str, low: str) -> Finding:
         f"accuracy changes by {same} at the same rate, by {own} at its own best rate ({best:g}), and by {undone} in "
         "the control whose query map undoes the temperature."
     )
-    rule = (
-        f"Hard: accuracy falls by more than {percent(HARD)} with an interval below 0, or half the loss takes more than "
-        f"{SLOW:g} times the steps. It holds if it is hard at its own best rate; by scale alone if the control is not. "
-        "Inconclusive if that fall of accuracy has an interval that reaches 0."
-    )
     numbers: dict[str, Any] = {"optimizer": optimizer, "temperature": low, "rate": rate, "best_rate": best}
     numbers |= {"same_rate": same.accuracy.value, "own_rate": own.accuracy.value, "control": undone.accuracy.value}
     numbers |= {"accuracy_at_1": baseline["accuracy"].mean(), "verdict": verdict}
-    return Finding(f"(i) low temperature, {optimizer}", sentence, rule, numbers)
+    return Finding(f"(i) low temperature, {optimizer}", sentence, RULES["(i)"], numbers)
 
 
 def _normed(table: pl.DataFrame, optimizers: Sequence[str], low: str) -> Findings:
@@ -428,8 +434,7 @@ def _normed(table: pl.DataFrame, optimizers: Sequence[str], low: str) -> Finding
         f"With normalized queries and keys, whose scale no map can absorb, T = {low} at its best rate changes accuracy "
         f"by {'; '.join(parts)} against T = 1."
     )
-    rule = "As for (i), each temperature at its own best rate; there is no control, since nothing can undo T."
-    yield from [Finding("(i) with QK-norm", sentence, rule, numbers)] if parts else ()
+    yield from [Finding("(i) with QK-norm", sentence, RULES["(i), QK-norm"], numbers)] if parts else ()
 
 
 def _decoupled(table: pl.DataFrame, optimizers: Sequence[str], low: str) -> Findings:
@@ -454,12 +459,8 @@ def _decoupled(table: pl.DataFrame, optimizers: Sequence[str], low: str) -> Find
         f"from T = 1 to {low} beyond that of softmax, each at its best rate, in points (mean over optimizers): "
         f"{'; '.join(f'{name} {gain.text(_points)}' for name, gain in each.items())}."
     )
-    rule = (
-        "By seed, the change of accuracy from T = 1 to the lowest T at each one's best rate, minus that of softmax, "
-        "mean over optimizers. It holds where the interval over seeds lies above 0."
-    )
     numbers = _columns(each) | {"verdict": verdict}
-    yield from [Finding("(ii) other normalizers", sentence, rule, numbers)] if each else ()
+    yield from [Finding("(ii) other normalizers", sentence, RULES["(ii)"], numbers)] if each else ()
 
 
 def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, words: str) -> Findings:
@@ -473,12 +474,9 @@ def _warning(warnings: pl.DataFrame, topic: str, quantity: str, direction: str, 
             f"{words} warns early of runs that fail: {verdict}. Its AUC is {auc.text('{:.2f}'.format)}, 0.5 is chance; "
             f"with at most 5 % false alarms it finds {percent(row['warned'])} of {row['failing']} failing runs{lead}."
         )
-        rule = (
-            f"It holds if the interval of the AUC lies above 0.5 and at least {percent(WARNS)} of the failing runs are "
-            "found with at most 5 % false alarms among the healthy ones; weakly if only the first is true."
-        )
         names = ("auc", "auc_low", "auc_high", "warned", "false_alarms", "lead")
-        yield Finding(topic, sentence, rule, {name: row[name] for name in names} | {"verdict": verdict})
+        numbers = {name: row[name] for name in names} | {"verdict": verdict}
+        yield Finding(topic, sentence, RULES["(iii) and (iv)"], numbers)
 
 
 def _marks(table: pl.DataFrame, curves: pl.DataFrame) -> Findings:
@@ -486,19 +484,19 @@ def _marks(table: pl.DataFrame, curves: pl.DataFrame) -> Findings:
     runs = _of(table, compensated=False)["run"].unique()
     share, saturated = pl.col("separability"), pl.col("saturated")
     known = curves.filter(pl.col("run").is_in(runs) & share.is_not_null() & saturated.is_not_null())
-    side = pl.when(share < BAND[0]).then(0).when(share <= BAND[1]).then(1).otherwise(2)
-    counted = known.group_by("run", side.alias("side")).agg((saturated >= SATURATED).sum(), pl.len().alias("all"))
-    numbers = sorted(known["run"].unique())
+    numbers, places = np.unique(known["run"], return_inverse=True)
+    side = known.select((share >= BAND[0]).cast(int) + (share > BAND[1]).cast(int)).to_series()
     counts = np.zeros((len(numbers), 3, 2))  # by run and side of the band: saturated steps, all steps
-    for run, where, *both in counted.iter_rows():
-        counts[numbers.index(run), where] = both
-    totals = counts.sum(0)
-    if not (totals[0, 1] and totals[1, 1]):
+    np.add.at(counts, (places, side), known.select((saturated >= SATURATED).cast(float), pl.lit(1.0)).to_numpy())
+    below, inside, above = _shares(counts)
+    if math.isnan(below) or math.isnan(inside):
         return
-    below, inside, above = _shares(totals)
-    drawn = np.random.default_rng(_SEED).integers(len(numbers), size=(_RESAMPLES, len(numbers)))
-    shares = np.array([_shares(counts[some].sum(0)) for some in drawn])
-    low, high = np.nanquantile(shares[:, 1] - shares[:, 0], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+
+    def more_inside(drawn: Any) -> float:
+        below, inside, _ = _shares(counts[drawn])
+        return inside - below
+
+    low, high = resampled_interval(len(numbers), more_inside, _RESAMPLES)
     if inside <= 0.5 or not low > 0:
         verdict = "does not hold"
     else:
@@ -509,16 +507,11 @@ def _marks(table: pl.DataFrame, curves: pl.DataFrame) -> Findings:
         f"band are saturated, {percent(below)} of those below (difference {_points(low)} to {_points(high)} points "
         f"over runs){beyond}."
     )
-    rule = (
-        f"Steps of plain softmax runs; saturated: at least {percent(SATURATED)} of the rows have a weight above 0.99. "
-        "It holds if most steps inside the band are saturated, more than below it by an interval from resampled runs, "
-        "and more than above it."
-    )
     facts = {"inside": inside, "below": below, "above": None if math.isnan(above) else above}
-    facts |= {"low": float(low), "high": float(high)}
-    yield Finding("(v) 70 to 80 %", sentence, rule, facts | {"verdict": verdict})
+    facts |= {"low": low, "high": high}
+    yield Finding("(v) 70 to 80 %", sentence, RULES["(v)"], facts | {"verdict": verdict})
 
 
 def _shares(counts: Floats) -> tuple[float, ...]:
-    """Shares of saturated steps below, inside and above the band; NaN without steps."""
-    return tuple(float(some / steps) if steps else math.nan for some, steps in counts)
+    """Shares of saturated steps of these runs below, inside and above the band; NaN without steps."""
+    return tuple(float(some / steps) if steps else math.nan for some, steps in counts.sum(0))

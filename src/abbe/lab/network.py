@@ -1,7 +1,8 @@
 """Small networks in which several seeds are trained at once, with attention of any normalizer at any temperature.
 
 Parameters are (seed, ...), so that one matrix product serves all seeds, and each seed draws from its own generator. No
-operation mixes seeds, so the gradient of the summed loss is, for each seed, that of its own loss.
+operation mixes seeds, so the gradient of the summed loss is, for each seed, that of its own loss. Networks start in
+float64; `.to(dtype)` rounds the values that were drawn.
 """
 
 from __future__ import annotations
@@ -73,21 +74,25 @@ def temperature(given: str | float) -> Temperature:
 Generators = Sequence[torch.Generator]
 
 
-def drawn(generators: Generators, *shape: int, scale: float, dtype: torch.dtype) -> nn.Parameter:
-    """Scaled standard normal numbers, for each seed from its own generator (drawn in float64, then rounded)."""
+def drawn(generators: Generators, *shape: int, scale: float) -> nn.Parameter:
+    """Scaled standard normal numbers, for each seed from its own generator."""
     each = [torch.randn(*shape, generator=generator, dtype=torch.float64) * scale for generator in generators]
-    return nn.Parameter(torch.stack(each).to(dtype))
+    return nn.Parameter(torch.stack(each))
 
 
-class Linear(nn.Module):
+class Part(nn.Module):
+    """A part of a network, from tensors to a tensor."""
+
+    __call__: Callable[..., Tensor]
+
+
+class Linear(Part):
     """x W (+ b); the entries of W (seed, in, out) have variance 1/in, so outputs are as large as inputs."""
 
-    def __init__(
-        self, generators: Generators, inputs: int, outputs: int, *, bias: bool, dtype: torch.dtype, gain: float = 1.0
-    ) -> None:
+    def __init__(self, generators: Generators, inputs: int, outputs: int, *, bias: bool, gain: float = 1.0) -> None:
         super().__init__()
-        self.weight = drawn(generators, inputs, outputs, scale=gain * inputs**-0.5, dtype=dtype)
-        self.bias = nn.Parameter(torch.zeros(len(generators), 1, outputs, dtype=dtype)) if bias else None
+        self.weight = drawn(generators, inputs, outputs, scale=gain * inputs**-0.5)
+        self.bias = nn.Parameter(torch.zeros(len(generators), 1, outputs, dtype=torch.float64)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         flat = x.flatten(1, -2)
@@ -95,14 +100,12 @@ class Linear(nn.Module):
         return y.view(len(y), *x.shape[1:-1], -1)
 
 
-class Embedding(nn.Module):
+class Embedding(Part):
     """Rows of a table (seed, symbol, feature)."""
 
-    def __init__(
-        self, generators: Generators, symbols: int, width: int, *, dtype: torch.dtype, scale: float = 1.0
-    ) -> None:
+    def __init__(self, generators: Generators, symbols: int, width: int, scale: float = 1.0) -> None:
         super().__init__()
-        self.weight = drawn(generators, symbols, width, scale=scale, dtype=dtype)
+        self.weight = drawn(generators, symbols, width, scale=scale)
 
     def forward(self, symbols: Tensor) -> Tensor:
         """From whole numbers (seed, ...) to (seed, ..., feature)."""
@@ -111,22 +114,25 @@ class Embedding(nn.Module):
         return nn.functional.embedding(symbols + offsets, self.weight.view(seeds * count, width))
 
 
-class Perceptron(nn.Module):
+class Perceptron(Part):
     """Linear, GELU, linear."""
 
-    def __init__(self, generators: Generators, inputs: int, hidden: int, outputs: int, *, dtype: torch.dtype) -> None:
+    def __init__(self, generators: Generators, inputs: int, hidden: int, outputs: int) -> None:
         super().__init__()
-        self.first = Linear(generators, inputs, hidden, bias=True, dtype=dtype)
-        self.second = Linear(generators, hidden, outputs, bias=True, dtype=dtype)
+        self.first = Linear(generators, inputs, hidden, bias=True)
+        self.second = Linear(generators, hidden, outputs, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        y: Tensor = self.second(nn.functional.gelu(self.first(x)))
-        return y
+        return self.second(nn.functional.gelu(self.first(x)))
 
 
 def unit_rms(x: Tensor) -> Tensor:
     """Every vector scaled to a mean square of 1; without a gain, so that no parameter can undo it."""
     return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-6)  # the usual epsilon: a vector of zeros stays zero
+
+
+def learns(normalizer: Normalizer) -> bool:
+    return any(True for _ in normalizer.parameters())
 
 
 @dataclass(frozen=True)
@@ -154,30 +160,23 @@ class Seen:
     logits: Tensor
 
 
-class Attention(nn.Module):
+class Attention(Part):
     """Queries of one sequence over the keys and values of another (or the same), with linear maps."""
 
-    def __init__(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> None:
+    def __init__(self, generators: Generators, settings: AttentionSettings) -> None:
         super().__init__()
         self.settings = settings
-        width, start = settings.width, settings.temperature.start
-
-        def linear(gain: float = 1.0) -> Linear:
-            return Linear(generators, width, width, bias=False, dtype=dtype, gain=gain)
-
-        self.query = linear(gain=start if settings.compensated else 1.0)
-        self.key, self.value, self.out = linear(), linear(), linear()
-        seeds = len(generators)
-        self.log_temperature = (
-            nn.Parameter(torch.full((seeds, 1, 1, 1, 1), start, dtype=torch.float64).log().to(dtype))
-            if settings.temperature.learned
-            else None
+        width, start, seeds = settings.width, settings.temperature.start, len(generators)
+        gains = (start if settings.compensated else 1.0, 1.0, 1.0, 1.0)
+        self.query, self.key, self.value, self.out = (
+            Linear(generators, width, width, bias=False, gain=gain) for gain in gains
         )
+        log_start = torch.full((seeds, 1, 1, 1, 1), start, dtype=torch.float64).log()
+        self.log_temperature = nn.Parameter(log_start) if settings.temperature.learned else None
         # A normalizer that learns has parameters for each seed; one that does not serves all seeds.
         first = normalizers.normalizer(settings.normalizer)
-        learns = any(True for _ in first.parameters())
-        more = [normalizers.normalizer(settings.normalizer) for _ in range(seeds - 1)] if learns else []
-        self.normalizers = nn.ModuleList([first, *more]).to(dtype)
+        more = [normalizers.normalizer(settings.normalizer) for _ in range(seeds - 1)] if learns(first) else []
+        self.normalizers = nn.ModuleList([first, *more]).double()
         self.watched = False
         self.seen: Seen | None = None
         self.entropy: Tensor | None = None  # of the last weights without gradients, (seed, batch, head, query), nats
@@ -203,8 +202,7 @@ class Attention(nn.Module):
             read: Tensor = attention(q / self._temperature(), k, v, self.normalizer_of(0), mask=visible)
         else:
             read = self._weights(logits) @ v
-        y: Tensor = self.out(read.transpose(2, 3).flatten(-2))
-        return y
+        return self.out(read.transpose(2, 3).flatten(-2))
 
     def _logits(self, q: Tensor, k: Tensor, visible: Tensor | None) -> Tensor:
         logits: Tensor = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5 / self._temperature()
@@ -231,8 +229,7 @@ class Attention(nn.Module):
         if items.bias is not None:  # weights need not sum to 1
             y = y + weights.sum(-1, keepdim=True) * items.bias[:, None, None]
         values = y @ self.value.weight.view(seeds, 1, -1, heads, q.shape[-1]).transpose(2, 3)
-        read: Tensor = self.out(values.transpose(2, 3).flatten(-2))
-        return read
+        return self.out(values.transpose(2, 3).flatten(-2))
 
     def use(self, normalizer: str) -> None:
         """Switch to another normalizer, untrained."""
@@ -269,41 +266,37 @@ class Attention(nn.Module):
         return x.view(*x.shape[:-1], self.settings.heads, -1).transpose(2, 3)
 
 
-class SymbolReader(nn.Module):
+class SymbolReader(Part):
     """Key-value recall: items and questions are symbols, each looked up in a table, then one attention layer.
 
     Head and tables have the same width, so `keys` (the table of questions and keys), maps and `symbols` suffice.
     """
 
-    def __init__(self, generators: Generators, settings: AttentionSettings, symbols: int, dtype: torch.dtype) -> None:
+    def __init__(self, generators: Generators, settings: AttentionSettings, symbols: int) -> None:
         super().__init__()
-        self.keys = Embedding(generators, symbols, settings.width, dtype=dtype)
-        self.values = Embedding(generators, symbols, settings.width, dtype=dtype)
-        self.attention = Attention(generators, settings, dtype)
-        self.symbols = Linear(generators, settings.width, symbols, bias=False, dtype=dtype)
+        self.keys = Embedding(generators, symbols, settings.width)
+        self.values = Embedding(generators, symbols, settings.width)
+        self.attention = Attention(generators, settings)
+        self.symbols = Linear(generators, settings.width, symbols, bias=False)
 
     def forward(self, questions: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         """Scores of all symbols, (seed, batch, question, symbol)."""
-        read = self.attention(self.keys(questions), self.keys(keys), self.values(values))
-        scores: Tensor = self.symbols(read)
-        return scores
+        return self.symbols(self.attention(self.keys(questions), self.keys(keys), self.values(values)))
 
 
-class SetReader(nn.Module):
+class SetReader(Part):
     """Maximum retrieval: a perceptron encodes the items, a constant is the question, a perceptron answers.
 
     The architecture of arXiv 2410.01104, with a learned constant in place of its random question.
     """
 
-    def __init__(
-        self, generators: Generators, settings: AttentionSettings, features: int, classes: int, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, generators: Generators, settings: AttentionSettings, features: int, classes: int) -> None:
         super().__init__()
         width = settings.width
-        self.items = Perceptron(generators, features, width, width, dtype=dtype)
-        self.question = Embedding(generators, 1, width, dtype=dtype)
-        self.attention = Attention(generators, settings, dtype)
-        self.answer = Perceptron(generators, width, width, classes, dtype=dtype)
+        self.items = Perceptron(generators, features, width, width)
+        self.question = Embedding(generators, 1, width)
+        self.attention = Attention(generators, settings)
+        self.answer = Perceptron(generators, width, width, classes)
 
     def forward(self, items: Tensor) -> Tensor:
         """Scores of all classes, (seed, batch, 1, class)."""
@@ -314,24 +307,22 @@ class SetReader(nn.Module):
             read = self.attention(question.expand(-1, batch, -1, -1), inner, inner)
         else:  # long tests, 20 times faster
             read = self.attention.folded(question, nn.functional.gelu(self.items.first(items)), self.items.second)
-        scores: Tensor = self.answer(read)
-        return scores
+        return self.answer(read)
 
 
-class Decoder(nn.Module):
+class Decoder(Part):
     """Pre-norm, without biases in attention; norms have no gains, so that only maps have a scale."""
 
     def __init__(
-        self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype, *,
-        tokens: int, context: int, layers: int, hidden: int,
-    ) -> None:  # fmt: skip
+        self, generators: Generators, settings: AttentionSettings, tokens: int, context: int, layers: int, hidden: int
+    ) -> None:
         """`hidden` features in each perceptron."""
         super().__init__()
         width = settings.width
-        self.tokens = Embedding(generators, tokens, width, dtype=dtype, scale=0.5)
-        self.positions = Embedding(generators, context, width, dtype=dtype, scale=0.5)
-        self.layers = nn.ModuleList(_Layer(generators, settings, hidden, dtype) for _ in range(layers))
-        self.scores = Linear(generators, width, tokens, bias=False, dtype=dtype)
+        self.tokens = Embedding(generators, tokens, width, scale=0.5)
+        self.positions = Embedding(generators, context, width, scale=0.5)
+        self.layers = nn.ModuleList(_Layer(generators, settings, hidden) for _ in range(layers))
+        self.scores = Linear(generators, width, tokens, bias=False)
 
     def forward(self, tokens: Tensor, asked: Tensor | None = None) -> Tensor:
         """Scores of the next token, (seed, batch, position, token), at all positions or those `asked`."""
@@ -343,18 +334,16 @@ class Decoder(nn.Module):
             x = layer(x, visible)
         if asked is not None:  # scores of many tokens cost more than the layers
             x = x.gather(-2, asked[..., None].expand(*asked.shape, x.shape[-1]))
-        scores: Tensor = self.scores(unit_rms(x))
-        return scores
+        return self.scores(unit_rms(x))
 
 
-class _Layer(nn.Module):
-    def __init__(self, generators: Generators, settings: AttentionSettings, hidden: int, dtype: torch.dtype) -> None:
+class _Layer(Part):
+    def __init__(self, generators: Generators, settings: AttentionSettings, hidden: int) -> None:
         super().__init__()
-        self.attention = Attention(generators, settings, dtype)
-        self.perceptron = Perceptron(generators, settings.width, hidden, settings.width, dtype=dtype)
+        self.attention = Attention(generators, settings)
+        self.perceptron = Perceptron(generators, settings.width, hidden, settings.width)
 
     def forward(self, x: Tensor, visible: Tensor) -> Tensor:
         inner = unit_rms(x)
         x = x + self.attention(inner, inner, inner, visible)
-        y: Tensor = x + self.perceptron(unit_rms(x))
-        return y
+        return x + self.perceptron(unit_rms(x))

@@ -282,36 +282,26 @@ def _tables(experiment: Experiment) -> list[TextTable]:
 
 
 def _by_temperature(experiment: Experiment) -> TextTable:
-    """Accuracy and best rate: a column per T, and one for its control."""
-    summary = with_names(experiment)
-    controlled = set(summary.filter("compensated")["temperature"])
-    columns = [
-        (word, compensated)
-        for word in in_order(summary["temperature"])
-        for compensated in ((False, True) if word in controlled else (False,))
-    ]
-    cells = []
-    for (optimizer,), rows in summary.group_by("by", maintain_order=True):
-        for (normalizer,), line in rows.group_by("of", maintain_order=True):
-            reached = {
-                (row["temperature"], row["compensated"]): f"{percent(row['accuracy'])} @ {row['best_rate']:g}"
-                for row in line.to_dicts()
-            }
-            cells.append([f"{optimizer}, {normalizer}", *(reached.get(place, "") for place in columns)])
-    titles = [f"T {word} control" if compensated else f"T {word}" for word, compensated in columns]
-    note = "control: first values and rate of the query map undo the temperature" if controlled else ""
-    return TextTable("Accuracy at the best rate, and that rate", ("trained with", *titles), cells, note, breaks=_BREAKS)
+    """Accuracy and best rate: a row per optimizer and normalizer, a column per T, and one for its control."""
+    named = pl.concat(with_names(experiment).partition_by("by", maintain_order=True))
+    cells = [f"{percent(share)} @ {rate:g}" for share, rate in named.select("accuracy", "best_rate").iter_rows()]
+    end = pl.when("compensated").then(pl.lit(" control")).otherwise(pl.lit(""))
+    place = {"line": pl.format("{}, {}", "by", "of"), "title": pl.format("T {}{}", "temperature", end)}
+    wide = named.select(**place, cell=pl.Series(cells)).pivot("title", index="line", values="cell").fill_null("")
+    each = [f"T {word}{which}" for word in in_order(named["temperature"]) for which in ("", " control")]
+    titles = [title for title in each if title in wide.columns]
+    note = "control: first values and rate of the query map undo the temperature" if named["compensated"].any() else ""
+    title, cells_by_line = "Accuracy at the best rate, and that rate", wide.select("line", *titles).rows()
+    return TextTable(title, ("trained with", *titles), cells_by_line, note, breaks=_BREAKS)
 
 
 def _by_length(experiment: Experiment) -> list[TextTable]:
     """Means over seeds, next to published accuracies and to the entropy of equal weights."""
     means = length_rows(experiment).group_by("name", "length", maintain_order=True).mean()
 
-    def table(title: str, value: str, shown: Callable[[float], str], beside: Mapping[str, Any], note: str) -> TextTable:
-        by_name: dict[str, dict[int, float]] = {}
-        for name, length, mean in means.drop_nulls(value).select("name", "length", value).iter_rows():
-            by_name.setdefault(name, {})[length] = mean
-        by_name |= beside
+    def table(title: str, value: str, shown: Callable[[float], str], beside: dict[str, Any], note: str) -> TextTable:
+        groups = means.drop_nulls(value).group_by("name", maintain_order=True)
+        by_name = {name: dict(rows.select("length", value).iter_rows()) for (name,), rows in groups} | beside
         lengths = sorted({length for values in by_name.values() for length in values})
         rows = [
             [name, *(shown(values[length]) if length in values else MISSING for length in lengths)]

@@ -1,4 +1,4 @@
-"""One training run: all seeds of one configuration, from untrained networks to accuracy on unseen data.
+"""One training run: all seeds of one configuration, from untrained networks to accuracy on unseen data; and many.
 
 At some steps the network is read: the quantities of the monitor, reduced over heads, for every seed.
 """
@@ -9,10 +9,20 @@ import copy
 import hashlib
 import json
 import math
+import multiprocessing
+import os
 import re
+import signal
+import sys
+import threading
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,10 +30,11 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from .._tensors import where_double
-from ..training import Alerts, LayerRows, Measured, Values, measure_layers
-from .network import Attention, AttentionSettings, Seen, Temperature, temperature
+from ..models import Text
+from ..training import Alerts, LayerRows, Measured, Values, measure_layers, reduce_heads
+from .network import Attention, AttentionSettings, Seen, Temperature, learns, temperature
 from .optimizers import Factors, Optimizer, compensation
-from .tasks import Batch, Task, stacked
+from .tasks import Batch, Task, make_task, stacked
 
 
 @dataclass(frozen=True)
@@ -110,21 +121,23 @@ class _Run:
             choice.qk_norm, choice.compensated,
         )  # fmt: skip
         weights = [_generator(seed, "weights") for seed in choice.seeds]
-        self.network = task.network(weights, settings, self.dtype).to(device)
+        self.network = task.network(weights, settings).to(self.dtype).to(device)
+        self.layers = attentions(self.network)
         self.optimizer = Optimizer(choice.optimizer, _groups(self.network, choice), choice.decay)
         self.data = [_generator(seed, "data") for seed in choice.seeds]
         self.lengths = _generator(0, "lengths")  # the same for all seeds, whichever are trained together
-        self.reader = Reader(self.network, len(choice.seeds))
         self.read_at = reading_steps(choice.steps, choice.readings)
-        self.steps: list[int] = []
-        self.losses: list[list[float | None]] = []  # mean since the last reading, by seed
-        self.readings: list[list[dict[str, Any]]] = []
+        self.steps: list[int] = []  # that were read
+        self.seeds: list[dict[str, Any]] = [
+            {"seed": seed, "losses": [], "quantities": {name: [] for name in QUANTITIES}, "alerts": {}, "lengths": {}}
+            for seed in choice.seeds
+        ]
+        self._alerts = [Alerts() for _ in choice.seeds]
         self._since: list[Tensor] = []  # losses of the steps since the last reading
-        self.start: list[float] = []
 
     def step(self, step: int) -> None:
         reads = step in self.read_at
-        for part in attentions(self.network):
+        for part in self.layers:
             part.progress = (step - 1) / max(1, self.choice.steps - 1)
         length = self.task.training_length(self.lengths)
         batch = self._batch(self.data, self.choice.batch, length, held_out=False)
@@ -134,22 +147,24 @@ class _Run:
         before = snapshot(self.network)
         self.optimizer.step(self.choice.rate_at(step))
         self._since.append(losses.detach())
-        if step == 1:
-            self.start = losses.detach().tolist()
         if reads:
             self._read(step, batch, before)
         for parameter in self.network.parameters():
             parameter.grad = None
 
-    def _read(self, step: int, batch: Batch, before: list[Any]) -> None:
+    def _read(self, step: int, batch: Batch, before: list[Seen]) -> None:
         with torch.no_grad():
             self._losses(batch)  # the same rows after the update
-        after = snapshot(self.network)
-        means = self._mean_losses()
-        self.readings.append(self.reader.read(step, before, after, means))
-        self.steps.append(step)
-        self.losses.append([_rounded(x) for x in means])
+        values = measure_seeds(self.layers, range(len(self.seeds)), step, before, snapshot(self.network))
         watch(self.network, False)
+        self.steps.append(step)
+        for seed, alerts, measured, loss in zip(self.seeds, self._alerts, values, self._mean_losses(), strict=True):
+            seed.setdefault("start", loss)  # the first step is always read
+            seed["losses"].append(_rounded(loss))
+            for name, number in reduced(measured).items():
+                seed["quantities"][name].append(number)
+            for rule in sorted({event.rule for event in alerts.check(step, measured, loss)}):
+                seed["alerts"].setdefault(rule, step)  # the first of its events
 
     def _mean_losses(self) -> list[float]:
         """By seed, since the last reading."""
@@ -169,37 +184,23 @@ class _Run:
         return _summed_losses(self.network(*batch.inputs), batch.targets) / batch.targets[0].numel()
 
     def content(self) -> dict[str, Any]:
-        learned = [_learned(self.network, i) for i in range(len(self.choice.seeds))]
+        learned = [[part.normalizer_of(i) for part in self.layers] for i in range(len(self.seeds))]
         if self.choice.trained_with:
-            for part in attentions(self.network):
+            for part in self.layers:
                 part.use(self.choice.normalizer)
-        tested = self._test(None)
-        seeds: list[dict[str, Any]] = []
-        for i, seed in enumerate(self.choice.seeds):
-            values = [reading[i]["values"] for reading in self.readings]
-            seeds.append(
-                {
-                    "seed": seed,
-                    "start": self.start[i],
-                    "losses": [losses[i] for losses in self.losses],
-                    "quantities": {name: [reading.get(name) for reading in values] for name in values[0]},
-                    "alerts": _first_alerts(self.steps, [reading[i]["alerts"] for reading in self.readings]),
-                    "temperature": [_rounded(part.temperatures()[i]) for part in attentions(self.network)],
-                    "learned": learned[i],
-                    "accuracy": tested[i][0],
-                    "loss": tested[i][1],
-                    "lengths": {},
-                }
-            )
+        for i, (seed, (accuracy, loss, _)) in enumerate(zip(self.seeds, self._test(None), strict=True)):
+            seed["temperature"] = [_rounded(part.temperatures()[i]) for part in self.layers]
+            seed["learned"] = [str(normalizer) for normalizer in learned[i] if learns(normalizer)]
+            seed |= {"accuracy": accuracy, "loss": loss}
         for length in self.task.test_lengths:
-            for i, (accuracy, _, entropy) in enumerate(self._test(length)):
-                seeds[i]["lengths"][str(length)] = [accuracy, entropy]
-        return {"steps": self.steps, "seeds": seeds}
+            for seed, (accuracy, _, entropy) in zip(self.seeds, self._test(length), strict=True):
+                seed["lengths"][str(length)] = [accuracy, entropy]
+        return {"steps": self.steps, "seeds": self.seeds}
 
     @torch.no_grad()
     def _test(self, length: int | None) -> list[list[float | None]]:
         """Accuracy, loss and entropy of the weights (with a length) of every seed on data never trained on."""
-        for part in attentions(self.network):
+        for part in self.layers:
             part.progress = 1.0
         generators = [_generator(seed, "test") for seed in self.choice.seeds]
         right, loss, entropy, questions = torch.zeros(4, len(generators), dtype=torch.float64)
@@ -213,7 +214,7 @@ class _Run:
             loss += _summed_losses(scores, targets).cpu()
             questions += targets[0].numel()
             if length is not None:
-                (layer,) = attentions(self.network)  # tasks with lengths have one layer, and a question per example
+                (layer,) = self.layers  # tasks with lengths have one layer, and a question per example
                 assert layer.entropy is not None
                 entropy += layer.entropy.cpu().double().mean((2, 3)).sum(1)
         means = (torch.stack([right, loss, entropy]) / questions).T.tolist()
@@ -251,21 +252,6 @@ def _generator(seed: int, use: str) -> torch.Generator:
     return torch.Generator().manual_seed(int.from_bytes(digest[:4], "little"))
 
 
-def _first_alerts(steps: list[int], rules: list[list[str]]) -> dict[str, int]:
-    """The step at which each rule was first raised."""
-    first: dict[str, int] = {}
-    for step, raised in zip(steps, rules, strict=True):
-        for rule in raised:
-            first.setdefault(rule, step)
-    return first
-
-
-def _learned(network: nn.Module, seed: int) -> list[str]:
-    """The current normalizers of layers that learn something."""
-    parts = [part.normalizer_of(seed) for part in attentions(network)]
-    return [str(normalizer) for normalizer in parts if any(True for _ in normalizer.parameters())]
-
-
 def _rounded(x: float) -> float | None:
     return float(f"{x:.6g}") if math.isfinite(x) else None
 
@@ -274,20 +260,20 @@ def _rounded(x: float) -> float | None:
 
 SIZE = 4  # of the selected sets whose separability is measured: small tasks have few keys
 _SEQUENCES, _ROWS = 4, 16  # read at most
-# Name in the tables: quantity of the monitor, and how heads are reduced to one number.
-QUANTITIES: dict[str, tuple[str, str]] = {
-    "max_logit": ("max_logit", "max"),
-    "logit_change": ("logit_change", "max"),
-    "max_weight": ("max_weight", "mean"),
-    "saturated": ("saturated", "mean"),
-    "separability": (f"separability@N={SIZE}", "mean"),
-    "sensitivity": ("sensitivity_worst_mean", "mean"),
-    "gradient_ratio": ("gradient_ratio", "mean"),
-    "query_gradient": ("query_gradient", "mean"),
-    "nonfinite": ("nonfinite", "max"),
+# Name in the tables: name among the monitor's quantities, reduced over heads.
+QUANTITIES = {
+    "entropy_share": "entropy_share_mean",
+    "max_logit": "max_logit_max",
+    "logit_change": "logit_change_max",
+    "max_weight": "max_weight_mean",
+    "saturated": "saturated_mean",
+    "separability": f"separability_{SIZE}_mean",
+    "sensitivity": "sensitivity_worst_mean_mean",
+    "gradient_ratio": "gradient_ratio_mean",
+    "query_gradient": "query_gradient_mean",
+    "nonfinite": "nonfinite_max",
+    "separability_control": "separability_control_mean",
 }
-ENTROPY, CONTROL = "entropy_share", "separability_control"
-ALL_QUANTITIES = (ENTROPY, *QUANTITIES, CONTROL)
 
 
 def attentions(network: nn.Module) -> list[Attention]:
@@ -304,44 +290,31 @@ def snapshot(network: nn.Module) -> list[Seen]:
     return [part.seen for part in attentions(network) if part.seen is not None]
 
 
-class Reader:
-    """Reads the seeds of one configuration and keeps the state of their alerts."""
-
-    def __init__(self, network: nn.Module, seeds: int) -> None:
-        self._layers = attentions(network)
-        self._alerts = [Alerts() for _ in range(seeds)]
-
-    def read(self, step: int, before: list[Seen], after: list[Seen], losses: list[float]) -> list[dict[str, Any]]:
-        """By seed: its quantities, and the rules that first fired at this step."""
-        readings = []
-        for seed, values in enumerate(self._values(list(range(len(self._alerts))), step, before, after)):
-            events = self._alerts[seed].check(step, values, losses[seed])
-            readings.append({"values": _reduced(values), "alerts": sorted({event.rule for event in events})})
-        return readings
-
-    def _values(self, seeds: list[int], step: int, before: list[Seen], after: list[Seen]) -> list[Values]:
-        """By seed; seeds that share a normalizer are measured at once, as if they were heads."""
-        if all(layer.normalizer_of(seed) is layer.normalizer_of(seeds[0]) for layer in self._layers for seed in seeds):
-            layers = [_rows(layer, seeds, *seen) for layer, *seen in zip(self._layers, before, after, strict=True)]
-            heads = self._layers[0].settings.heads
-            try:
-                together = measure_layers(layers, sizes=(SIZE,), step=step, alike=len(seeds))
-            except AbbeError:  # weights that are not finite have no measures, but the other seeds do
-                if len(seeds) == 1:
-                    return [{}]
-            else:
-                return [_part(together, slice(i * heads, (i + 1) * heads)) for i in range(len(seeds))]
-        return [values for seed in seeds for values in self._values([seed], step, before, after)]
+def measure_seeds(
+    layers: Sequence[Attention], seeds: Sequence[int], step: int, before: list[Seen], after: list[Seen]
+) -> list[Values]:
+    """By seed; seeds that share a normalizer are measured at once, as if they were heads."""
+    if all(layer.normalizer_of(seed) is layer.normalizer_of(seeds[0]) for layer in layers for seed in seeds):
+        rows = [_rows(layer, seeds, *seen) for layer, *seen in zip(layers, before, after, strict=True)]
+        heads = layers[0].settings.heads
+        try:
+            together = measure_layers(rows, sizes=(SIZE,), step=step, alike=len(seeds))
+        except AbbeError:  # weights that are not finite have no measures, but the other seeds do
+            if len(seeds) == 1:
+                return [{}]
+        else:
+            return [_part(together, slice(i * heads, (i + 1) * heads)) for i in range(len(seeds))]
+    return [values for seed in seeds for values in measure_seeds(layers, [seed], step, before, after)]
 
 
 def _part(values: Values, heads: slice) -> Values:
-    def cut(grid: list[list[float]] | None) -> list[list[float]] | None:
-        return None if grid is None else [layer[heads] for layer in grid]
+    return {
+        name: Measured(**{x: grid and [layer[heads] for layer in grid] for x, grid in vars(measured).items()})
+        for name, measured in values.items()
+    }
 
-    return {name: Measured(cut(one.value) or [], cut(one.limit), cut(one.control)) for name, one in values.items()}
 
-
-def _rows(layer: Attention, seeds: list[int], before: Seen, after: Seen) -> LayerRows:
+def _rows(layer: Attention, seeds: Sequence[int], before: Seen, after: Seen) -> LayerRows:
     """Rows of all these seeds side by side: (batch, seed * head, query, ...)."""
     queries = before.logits.shape[-2]
     first = min(1, queries - 1)  # a causal first row sees one key, and every measure of one key is trivial
@@ -362,27 +335,114 @@ def _rows(layer: Attention, seeds: list[int], before: Seen, after: Seen) -> Laye
     return LayerRows(logits, as_heads(before.value.detach()), normalizer, gradients, as_heads(after.logits)[:, :, rows])
 
 
-def _reduced(values: Values) -> dict[str, float | None]:
-    numbers: dict[str, float | None] = dict.fromkeys(ALL_QUANTITIES)
-    for name, (quantity, how) in QUANTITIES.items():
-        if quantity in values:
-            numbers[name] = _over_heads(values[quantity].value, how)
+def reduced(values: Values) -> dict[str, float | None]:
+    """One number per quantity, over all heads; None where nothing was measured."""
     if values:
-        entropy = values["entropy"]
-        pairs = [
-            zip(heads, limits, strict=True) for heads, limits in zip(entropy.value, entropy.limit or (), strict=True)
-        ]
-        shares = [[x / most if most > 0 else math.nan for x, most in heads] for heads in pairs]
-        numbers[ENTROPY] = _over_heads(shares, "mean")
-        separability = values.get(QUANTITIES["separability"][0])
-        if separability is not None and separability.control is not None:
-            numbers[CONTROL] = _over_heads(separability.control, "mean")
-    return numbers
+        control = values[f"separability@N={SIZE}"].control or []
+        derived = {"entropy_share": Measured(values["entropy"].shares()), "separability_control": Measured(control)}
+        values = values | derived
+    numbers = reduce_heads(values)
+    return {name: _rounded(numbers.get(key, math.nan)) for name, key in QUANTITIES.items()}
 
 
-def _over_heads(grid: list[list[float]], how: str) -> float | None:
-    finite = [x for heads in grid for x in heads if math.isfinite(x)]
-    if not finite:
-        return None
-    value = max(finite) if how == "max" else math.fsum(finite) / len(finite)
-    return float(f"{value:.6g}")
+# -- Runs side by side ------------------------------------------------------------------------------------------------
+
+_POLL = 0.2  # seconds; a wait without an end would not hear Ctrl-C everywhere
+_ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+Keep = Callable[[Configuration, dict[str, Any]], None]
+
+
+def train_all(
+    task: Task, choices: Sequence[Configuration], workers: int, keep: Keep, device: torch.device = CPU
+) -> None:
+    """Train all in this many processes; this thread calls `keep` for each run that finishes, in any order."""
+    context = multiprocessing.get_context("spawn")  # a fork of a process that has used torch's threads may hang
+    stop = context.RawValue("b", 0)  # no event: a worker that is killed while it looks would keep its lock
+    sizes = {name: value for name, value in task.facts().items() if name not in ("task", "text")}
+    given = (stop, os.getpid(), task.name, sizes, getattr(task, "text", None), str(device))
+    with ProcessPoolExecutor(workers, context, _start_worker, given) as pool:
+        try:
+            with _clean_start():
+                running = {pool.submit(_train_in_worker, choice): choice for choice in choices}
+            # The pool lists the workers to watch whenever it is woken, and `submit` wakes it before it starts one: an
+            # empty call makes it see the last worker, whose death would go unnoticed until another run ends.
+            pool.submit(int)
+            while running:
+                for future in wait(running, timeout=_POLL, return_when=FIRST_COMPLETED).done:
+                    keep(running.pop(future), future.result())
+        except BrokenProcessPool:  # the pool ends the others
+            raise AbbeError(
+                "a worker ended while it trained (out of memory?): run again to resume, with --workers 1 to see why"
+            ) from None
+        except BaseException:
+            stop.value = 1  # workers end at their next step
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+@contextmanager
+def _clean_start() -> Iterator[None]:
+    """Processes that start here have one thread, leave Ctrl-C to the caller, and do not run its program again.
+
+    Children inherit environment and ignored signals. multiprocessing would import the caller's `__main__` in each, and
+    so train again from a script without `if __name__ == "__main__"`; an empty module in its place has no file to run.
+    """
+    main, before = sys.modules["__main__"], {name: os.environ.get(name) for name in _ONE_THREAD}
+    in_main_thread = threading.current_thread() is threading.main_thread()  # others may not set signals
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    os.environ.update(_ONE_THREAD)
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+
+
+_train_here: Callable[[Configuration], dict[str, Any]]  # set in a worker
+
+
+def _start_worker(stop: Any, caller: int, name: str, sizes: Mapping[str, Any], text: Text | None, device: str) -> None:
+    """Make the task, once per worker."""
+    global _train_here
+    torch.set_num_threads(1)
+
+    def alive() -> None:
+        """End the process if it was stopped or its caller is gone."""
+        if stop.value or os.getppid() != caller:
+            os._exit(1)
+
+    _train_here = partial(train, make_task(name, sizes, text), alive=alive, device=torch.device(device))
+
+
+def _train_in_worker(choice: Configuration) -> dict[str, Any]:
+    try:
+        return _train_here(choice)
+    except AbbeError:
+        raise
+    except Exception as error:
+        raise RuntimeError(f"{choice.label}: {type(error).__name__}: {error}") from None
+
+
+def usual_workers(device: torch.device = CPU) -> int:
+    """One per core that this process may use; a single one on an accelerator."""
+    if device.type != CPU.type:
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As in a worker: with another number of threads, sums round differently."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -10,7 +10,7 @@ lead says when a quantity crosses, rather than how much earlier than the loss.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,9 @@ from scipy import stats
 from ..results import Estimate
 from ..training import list_rules
 from .result import CHOICE, Experiment
-from .run import ALL_QUANTITIES, Configuration
+from .run import QUANTITIES, Configuration
 
-LEVEL = 0.95  # of all intervals
+LEVEL, _SEED = 0.95, 0  # of all intervals
 ROSE = 1.05  # times the first loss: a rise beyond the differences between batches
 LAST = 0.8  # the final training loss is the mean over readings after this share of the run
 _CAPPED = pl.min_horizontal(pl.col("train_loss").fill_null(math.inf), "start_loss")
@@ -49,7 +49,7 @@ def run_tables(parts: Sequence[Part]) -> dict[str, pl.DataFrame]:
     for run, (choice, content), seed in seeds:
         number, steps = seed["seed"], content["steps"]
         rows["table"].append({"run": run} | _row(choice, steps, seed))
-        read = zip(steps, seed["losses"], *(seed["quantities"][name] for name in ALL_QUANTITIES), strict=True)
+        read = zip(steps, seed["losses"], *(seed["quantities"][name] for name in QUANTITIES), strict=True)
         rows["curves"] += [(run, number, *values) for values in read]
         rows["lengths"] += [(run, number, int(length), *values) for length, values in seed["lengths"].items()]
         rows["alerts"] += [(run, number, rule, step) for rule, step in seed["alerts"].items()]
@@ -71,7 +71,7 @@ def _row(choice: Configuration, steps: Sequence[int], seed: Mapping[str, Any]) -
         "failed": end is None or end > start / 2,
         "diverged": end is None or end > ROSE * start,
         "largest_logit": max(logits, default=None),
-        **{name: seed["quantities"][name][-1] for name in ALL_QUANTITIES},
+        **{name: seed["quantities"][name][-1] for name in QUANTITIES},
         "temperature_end": seed["temperature"][0],
         "learned": "; ".join(seed["learned"]) or None,
     }
@@ -117,11 +117,21 @@ def mean_interval(given: Iterable[float], within: tuple[float, float] = (-math.i
     return Estimate(mean, max(within[0], mean - half), min(within[1], mean + half))
 
 
+def resampled_interval(count: int, statistic: Callable[[Any], float], resamples: int) -> tuple[float, float]:
+    """Of a number that is computed from runs drawn with replacement; NaN, where there is none, is left out."""
+    random = np.random.default_rng(_SEED)
+    drawn = np.array([statistic(random.integers(count, size=count)) for _ in range(resamples)])
+    if np.isnan(drawn).all():
+        return math.nan, math.nan
+    low, high = np.nanquantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2]).tolist()
+    return low, high
+
+
 # -- Early warning ----------------------------------------------------------------------------------------------------
 
 SLOW, RESERVE = 0.9, 2.0  # quantile of the healthy runs' half_step, and the factor by which to wait longer
 ALLOWED = 0.05  # false alarms at the suggested threshold
-_RESAMPLES, _SEED = 400, 0
+_RESAMPLES = 400
 
 
 @dataclass(frozen=True)
@@ -137,9 +147,11 @@ class Signal:
         """Times the number: then large means alarming."""
         return 1.0 if self.direction == "high" else -1.0
 
-    def of(self, values: Floats) -> Floats:
-        """NaN if nothing was measured."""
-        return self.sign * (values - values[0] if self.kind == "change" else values)
+    @property
+    def score(self) -> pl.Expr:
+        """Over the steps of one seed; null where nothing was measured."""
+        level = pl.col(self.quantity)
+        return self.sign * (level - level.first() if self.kind == "change" else level)
 
 
 SIGNALS = (
@@ -157,26 +169,7 @@ SIGNALS = (
 )
 
 
-@dataclass(frozen=True)
-class _SeedRun:
-    """One seed of one run."""
-
-    run: int
-    seed: int
-    failed: bool
-    evident: float  # step at which the loss shows the failure; infinite for a healthy run
-    steps: Floats
-    values: dict[str, Floats]
-
-    def score(self, signal: Signal) -> float:
-        """The most alarming value before the loss shows the failure; -inf if there is none."""
-        before = signal.of(self.values[signal.quantity])[self.steps < self.evident]
-        return float(np.nanmax(before)) if len(before) and not np.isnan(before).all() else -math.inf
-
-    def first(self, signal: Signal, score: float) -> float:
-        """The first step that reaches this score; infinite if none does."""
-        reached = self.steps[np.nan_to_num(signal.of(self.values[signal.quantity]), nan=-math.inf) >= score]
-        return float(reached[0]) if len(reached) else math.inf
+_ENDS = pl.col("failed", "evident").first()
 
 
 def warning_tables(
@@ -186,19 +179,24 @@ def warning_tables(
 
     Both tables are empty if nothing failed, or everything did.
     """
-    failing, healthy = _failing_and_healthy(table, curves, steps)
-    counts = {"failing": len(failing), "healthy": len(healthy)}
+    by_seed = _with_failures(not_too_slow(table), curves, steps).group_by("run", "seed", maintain_order=True)
+    ends = by_seed.agg(_ENDS)
+    counts = {"failing": ends["failed"].sum(), "healthy": (~ends["failed"]).sum()}
     warnings, roc = [], []
-    for signal in SIGNALS if failing and healthy else ():
-        bad, good = (np.array([run.score(signal) for run in runs]) for runs in (failing, healthy))
+    for signal in SIGNALS if all(counts.values()) else ():
+        # The most alarming value before the loss shows the failure.
+        most = signal.score.filter(pl.col("step") < pl.col("evident")).max().fill_null(-math.inf)
+        scored = by_seed.agg(_ENDS, score=most)
+        bad, good = (scored.filter(failed=failed)["score"].to_numpy() for failed in (True, False))
         least = _least_score(bad, good)
-        low, high = _auc_interval(signal, failing, healthy)
+        crossed = by_seed.agg(_ENDS, step=pl.col("step").filter(signal.score >= least).first())
+        low, high = _auc_interval(scored)
         warnings.append(
             vars(signal)
             | counts
             | {"threshold": signal.sign * least if math.isfinite(least) else None}
             | {"false_alarms": float((good >= least).mean()), "auc": auc(bad, good), "auc_low": low, "auc_high": high}
-            | _leads([run.first(signal, least) for run in failing], failing)
+            | _leads(crossed.filter("failed"))
         )
         scores = np.unique(np.concatenate([bad, good]))[::-1]
         roc += [
@@ -207,10 +205,10 @@ def warning_tables(
             | {"false_alarms": float((good >= score).mean()), "warned": float((bad >= score).mean())}
             for score in scores[np.isfinite(scores)]
         ]
-    for rule in list_rules() if failing and healthy else ():
-        raised = {(run, seed): step for run, seed, _, step in alerts.filter(rule=rule.name).iter_rows()}
-        alarms = sum((run.run, run.seed) in raised for run in healthy) / len(healthy)
-        leads = _leads([raised.get((run.run, run.seed), math.inf) for run in failing], failing)
+    for rule in list_rules() if all(counts.values()) else ():
+        raised = ends.join(alerts.filter(rule=rule.name), on=("run", "seed"), how="left", maintain_order="left")
+        alarms = raised.filter(failed=False)["step"].is_not_null().mean()
+        leads = _leads(raised.filter("failed"))
         warnings.append({"quantity": rule.name, "kind": "alert", **counts, "false_alarms": alarms, **leads})
     return {"warnings": Experiment.frame("warnings").of(warnings), "roc": Experiment.frame("roc").of(roc)}
 
@@ -232,25 +230,15 @@ def shown_at(table: pl.DataFrame, steps: int) -> float:
     return min(float(steps), RESERVE * slow) if slow is not None else float(steps)
 
 
-def _failing_and_healthy(
-    table: pl.DataFrame, curves: pl.DataFrame, steps: int
-) -> tuple[list[_SeedRun], list[_SeedRun]]:
-    table = not_too_slow(table)
-    latest = shown_at(table, steps)
-    by_run = dict(curves.group_by("run", "seed", maintain_order=True))
-    runs = []
-    for row in table.iter_rows(named=True):
-        rows = by_run[row["run"], row["seed"]]
-        step = rows["step"].to_numpy()
-        evident = math.inf
-        if row["failed"]:
-            losses = rows["loss"].fill_null(math.inf).to_numpy()
-            risen = step[(losses > ROSE * row["start_loss"]) & (step > 1)]
-            evident = min([latest, *risen[:1].astype(float)])
-        names = {signal.quantity for signal in SIGNALS}
-        values = {name: rows[name].cast(pl.Float64).fill_null(math.nan).to_numpy() for name in names}
-        runs.append(_SeedRun(row["run"], row["seed"], row["failed"], evident, step, values))
-    return [run for run in runs if run.failed], [run for run in runs if not run.failed]
+def _with_failures(table: pl.DataFrame, curves: pl.DataFrame, steps: int) -> pl.DataFrame:
+    """The curves of these runs, with `failed`, and with `evident`: the step at which the loss shows the failure,
+    infinite for a healthy run."""
+    step, risen = pl.col("step"), pl.col("loss").fill_null(math.inf) > ROSE * pl.col("start_loss")
+    rose = step.filter(risen & (step > 1)).first().over("run", "seed").cast(float)
+    shown = pl.min_horizontal(pl.lit(shown_at(table, steps)), rose)
+    named = table.select("run", "seed", "failed", "start_loss")
+    rows = named.join(curves, on=("run", "seed"), how="inner", maintain_order="left_right")
+    return rows.with_columns(evident=pl.when("failed").then(shown).otherwise(math.inf))
 
 
 def _least_score(bad: Floats, good: Floats) -> float:
@@ -265,16 +253,12 @@ def _least_score(bad: Floats, good: Floats) -> float:
     return math.inf
 
 
-def _leads(crossed: Sequence[float], failing: Sequence[_SeedRun]) -> dict[str, float | None]:
+def _leads(failing: pl.DataFrame) -> dict[str, float | None]:
     """From the steps at which failing runs crossed; only those before the loss shows the failure warn."""
-    pairs = [(run.evident - step, run.evident) for step, run in zip(crossed, failing, strict=True)]
-    warned = [(lead, evident) for lead, evident in pairs if lead > 0]
-    leads, shares = [lead for lead, _ in warned], [lead / evident for lead, evident in warned]
-    medians = {"lead": leads, "lead_share": shares}
-    return {
-        "warned": len(warned) / len(failing),
-        **{name: float(np.median(values)) if values else None for name, values in medians.items()},
-    }
+    lead = pl.col("evident") - pl.col("step")
+    warned = failing.filter(lead > 0).select(lead.alias("lead"), (lead / pl.col("evident")).alias("share"))
+    median, share = np.median(warned, 0).tolist() if len(warned) else (None, None)
+    return {"warned": len(warned) / len(failing), "lead": median, "lead_share": share}
 
 
 def auc(bad: Floats, good: Floats) -> float:
@@ -285,22 +269,14 @@ def auc(bad: Floats, good: Floats) -> float:
     return float((below + up_to).mean()) / (2 * len(good))
 
 
-def _auc_interval(
-    signal: Signal, failing: Sequence[_SeedRun], healthy: Sequence[_SeedRun]
-) -> tuple[float | None, float | None]:
+def _auc_interval(scored: pl.DataFrame) -> tuple[float | None, float | None]:
     """By resampling runs: the seeds of one run are similar, so they stay together."""
-    groups: dict[int, tuple[list[float], list[float]]] = {}
-    for run in (*failing, *healthy):
-        groups.setdefault(run.run, ([], []))[not run.failed].append(run.score(signal))
-    runs = list(groups.values())
-    random = np.random.default_rng(_SEED)
-    drawn = []
-    for _ in range(_RESAMPLES):
-        chosen = [runs[i] for i in random.integers(len(runs), size=len(runs))]
-        bad, good = (np.array([x for scores in chosen for x in scores[side]]) for side in (0, 1))
-        if len(bad) and len(good):
-            drawn.append(auc(bad, good))
-    if len(runs) < 3 or not drawn:
-        return None, None
-    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
+    groups = scored.sort("failed", descending=True, maintain_order=True).partition_by("run", maintain_order=True)
+    runs = [[rows.filter(failed=failed)["score"].to_list() for failed in (True, False)] for rows in groups]
+
+    def resampled(drawn: Sequence[int]) -> float:
+        bad, good = (np.array([x for i in drawn for x in runs[i][side]]) for side in (0, 1))
+        return auc(bad, good) if len(bad) and len(good) else math.nan
+
+    low, high = resampled_interval(len(runs), resampled, _RESAMPLES)
+    return (None, None) if len(runs) < 3 or math.isnan(low) else (low, high)

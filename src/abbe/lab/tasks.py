@@ -48,8 +48,8 @@ class Task(ABC):
     ordered: ClassVar[bool] = False
 
     @abstractmethod
-    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
-        """An untrained network with this attention."""
+    def network(self, generators: Generators, settings: AttentionSettings) -> nn.Module:
+        """An untrained network with this attention, in float64."""
 
     @abstractmethod
     def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
@@ -89,8 +89,8 @@ class Recall(Task):
         self.meaning = f"key-value recall ({pairs} pairs of {symbols:,} symbols) with one head"
         self.chance = 1 / symbols
 
-    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
-        return SymbolReader(generators, settings, self.symbols, dtype)
+    def network(self, generators: Generators, settings: AttentionSettings) -> nn.Module:
+        return SymbolReader(generators, settings, self.symbols)
 
     def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
         pairs = length or self.pairs
@@ -121,9 +121,9 @@ class Mqar(Task):
         self.meaning = f"multi-query associative recall ({sizes}) with a causal transformer"
         self.chance = 1 / pairs  # by copying any value of the sequence
 
-    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
+    def network(self, generators: Generators, settings: AttentionSettings) -> nn.Module:
         sizes = {"tokens": self.symbols, "context": self.length, "layers": self.layers}
-        return Decoder(generators, settings, dtype, **sizes, hidden=2 * settings.width)
+        return Decoder(generators, settings, **sizes, hidden=2 * settings.width)
 
     def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
         pairs, whole = self.pairs, length or self.length
@@ -154,8 +154,8 @@ class Maximum(Task):
         self.meaning = f"maximum retrieval, trained on up to {longest} items and {tested}"
         self.chance = 1 / classes
 
-    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
-        return SetReader(generators, settings, 1 + self.classes, self.classes, dtype)
+    def network(self, generators: Generators, settings: AttentionSettings) -> nn.Module:
+        return SetReader(generators, settings, 1 + self.classes, self.classes)
 
     def training_length(self, generator: torch.Generator) -> int:
         return int(torch.randint(1, self.longest + 1, (), generator=generator))
@@ -201,9 +201,9 @@ class NextCharacter(Task):
         counts = torch.bincount(self.parts[True])
         self.chance = float(counts.max() / counts.sum())  # by always guessing the most common character
 
-    def network(self, generators: Generators, settings: AttentionSettings, dtype: torch.dtype) -> nn.Module:
+    def network(self, generators: Generators, settings: AttentionSettings) -> nn.Module:
         sizes = {"tokens": self.symbols, "context": self.length, "layers": self.layers}
-        return Decoder(generators, settings, dtype, **sizes, hidden=4 * settings.width)
+        return Decoder(generators, settings, **sizes, hidden=4 * settings.width)
 
     def sample(self, generator: torch.Generator, size: int, length: int | None = None, *, held_out: bool) -> Batch:
         codes, window = self.parts[held_out], length or self.length

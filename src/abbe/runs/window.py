@@ -263,11 +263,16 @@ def query_positions(length: int, settings: Settings, window: Window) -> Tensor:
 
     The first positions, which see at most `settings.more_than` keys, are left out.
     """
-    first = min(settings.more_than, length)
-    if settings.queries is None or settings.queries >= length - first:
+    first, wanted = min(settings.more_than, length), settings.queries or length
+    return one_per_stretch(first, length, wanted, seeded(settings, window, "queries"))
+
+
+def one_per_stretch(first: int, length: int, wanted: int, generator: torch.Generator) -> Tensor:
+    """One position drawn from each of `wanted` equal stretches between two positions, or all if there are fewer."""
+    if wanted >= length - first:
         return torch.arange(first, length)
-    edges = first + torch.arange(settings.queries + 1) * (length - first) // settings.queries
-    draws = torch.rand(settings.queries, generator=seeded(settings, window, "queries"), dtype=torch.float64)
+    edges = first + torch.arange(wanted + 1) * (length - first) // wanted
+    draws = torch.rand(wanted, generator=generator, dtype=torch.float64, device="cpu")
     return edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
 
 

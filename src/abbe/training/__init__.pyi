@@ -4,7 +4,6 @@
 from ._alerts import (
     Alert as Alert,
     Alerts as Alerts,
-    Event as Event,
     Rule as Rule,
     list_rules as list_rules,
     rule_named as rule_named,

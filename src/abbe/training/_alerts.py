@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from ..words.numbers import number
-from ._quantities import Values, finite_values
+from ._quantities import Grid, Values, finite_values
 
 SELECTIVE = 0.90  # entropy as a share of its ceiling ln n; `uniform` counts only for a head that was below it
 SINK_CHANCE = 0.1  # `sink` counts only where a uniform head has less weight on the first key
@@ -146,9 +144,22 @@ class Alert:
     value: float | None
     threshold: float | None
 
-    def as_json(self) -> dict[str, Any]:
-        """Its fields by name."""
-        return asdict(self)
+    @property
+    def kind(self) -> Rule:
+        """The rule that fired, with its words."""
+        return rule_named(self.rule)
+
+    @property
+    def where(self) -> str:
+        """ "head 2.1", or "the loss"."""
+        return "the loss" if self.layer is None else f"head {self.layer}.{self.head}"
+
+    @property
+    def numbers(self) -> str:
+        """ "entropy over its ceiling 0.031, threshold 0.05"; empty if there is no number."""
+        if self.value is None:
+            return ""
+        return f"{self.kind.number} {number(self.value, 3)}, threshold {number(self.threshold)}"
 
     def __str__(self) -> str:
         where = "loss" if self.layer is None else f"layer {self.layer}, head {self.head}"
@@ -218,21 +229,20 @@ def _compared(values: Values) -> dict[str, list[tuple[int, int, float]]]:
     """Layer, head and number of every finite value, as the rules compare it: entropies are shares of their ceiling,
     gradients of queries and keys are shares of the median over all heads."""
 
-    def heads(name: str) -> list[tuple[int, int, float]]:
-        grid = values[name].value if name in values else []
+    def heads(grid: Grid) -> list[tuple[int, int, float]]:
         return [(i, j, x) for i, layer in enumerate(grid) for j, x in enumerate(layer) if math.isfinite(x)]
 
-    ceilings = values["entropy"].limit if "entropy" in values else None
-    shares = [(i, j, x / ceilings[i][j]) for i, j, x in heads("entropy") if ceilings[i][j] > 0] if ceilings else []
-    gradients: list[tuple[int, int, float]] = []
+    compared = {rule.measure: heads(values[rule.measure].value) for rule in RULES if rule.measure in values}
+    if "entropy" in values:
+        compared["entropy"] = heads(values["entropy"].shares())
+    norms = []
     if "query_gradient" in values and "key_gradient" in values:
         keys = values["key_gradient"].value
-        norms = [(i, j, math.hypot(x, keys[i][j])) for i, j, x in heads("query_gradient")]
-        finite = [norm for _, _, norm in norms if math.isfinite(norm)]
-        median = statistics.median(finite) if finite else math.nan
-        gradients = [(i, j, norm / median if median > 0 else 0.0) for i, j, norm in norms if finite]
-    plain = {name: heads(name) for name in ("max_logit", "logit_change", "sink_mass")}
-    return {"entropy": shares, **plain, "query_gradient": gradients, "nonfinite": heads("nonfinite")}
+        norms = [(i, j, math.hypot(x, keys[i][j])) for i, j, x in compared["query_gradient"]]
+    finite = [norm for _, _, norm in norms if math.isfinite(norm)]
+    median = statistics.median(finite) if finite else math.nan
+    compared["query_gradient"] = [(i, j, norm / median if median > 0 else 0.0) for i, j, norm in norms if finite]
+    return compared
 
 
 def summary(alerts: list[Alert]) -> list[str]:
@@ -247,28 +257,3 @@ def summary(alerts: list[Alert]) -> list[str]:
         line = f"step {first.step}: {rule} in {len(same)} heads ({heads}{more}){extreme}"
         lines.append(line if others else str(first))
     return lines
-
-
-@dataclass(frozen=True)
-class Event:
-    """An alert with its words.
-
-    Attributes:
-        alert: step, rule, layer, head, value and threshold.
-        rule: that fired.
-    """
-
-    alert: Mapping[str, Any]
-    rule: Rule
-
-    @property
-    def where(self) -> str:
-        """ "head 2.1", or "the loss"."""
-        return "the loss" if self.alert.get("layer") is None else f"head {self.alert['layer']}.{self.alert['head']}"
-
-    @property
-    def numbers(self) -> str:
-        """ "entropy over its ceiling 0.031, threshold 0.05"; empty if there is no number."""
-        if self.alert.get("value") is None:
-            return ""
-        return f"{self.rule.number} {number(self.alert['value'], 3)}, threshold {number(self.alert['threshold'])}"

@@ -13,6 +13,8 @@ import time
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -291,7 +293,7 @@ class Monitor(TrainerCallback):
                 "seconds": round(now - self._started, 3),
                 "read_seconds": round(now - begun + reading.seconds, 4),
                 **values_as_json(values),
-                "alerts": [event.as_json() for event in events],
+                "alerts": [asdict(event) for event in events],
             }
             self._record.add(record)
             facts: dict[str, Any] = {"layers": self._listener.names}
@@ -356,53 +358,35 @@ def over_ranks(
     states: States | None, loss: float | None, device: torch.device, interrupted: bool = False
 ) -> tuple[States, float | None]:
     """The sums of all ranks, and their mean loss; `states` is None if the reading of this rank failed."""
-    if world() == 1:
-        if interrupted:
-            raise Interrupted
-        if states is None:
-            raise AbbeError("the reading failed")
-        return _on_cpu(states), loss
-    names = [] if states is None else [(layer, name) for layer, state in states.items() for name in sorted(state)]
-    _agree(_INTERRUPTED if interrupted else float(states is not None), names, states, device)
-    assert states is not None
-    largest = [(layer, name) for layer, name in names if name.endswith("/largest")]
-    summed = [(layer, name) for layer, name in names if not name.endswith("/largest")]
-    states = _on_cpu(states)
-    _exchange(states, largest, dist.ReduceOp.MAX, device)
-    _exchange(states, summed, dist.ReduceOp.SUM, device)
-    # The loss of the joined batch is the mean of the ranks' losses, so a rank's gradient counts by 1/world.
-    for layer, name in summed:
-        if name.endswith("_gradient/squares"):
-            states[layer][name] /= world() ** 2
-    total = torch.tensor([0.0 if loss is None else loss, float(loss is not None)], dtype=torch.float64, device=device)
-    dist.all_reduce(total)
-    return states, float(total[0] / total[1]) if total[1] else None
-
-
-def _on_cpu(states: States) -> States:
-    return {layer: {name: x.cpu().double() for name, x in state.items()} for layer, state in states.items()}
-
-
-def _agree(ready: float, names: Sequence[tuple[int, str]], states: States | None, device: torch.device) -> None:
-    """Raise on all ranks unless all have sums of the same layout."""
-    shapes = [(layer, name, tuple(states[layer][name].shape)) for layer, name in names] if states else []
-    layout = zlib.crc32(repr(shapes).encode())
-    least = torch.tensor([ready, float(layout), -float(layout)], dtype=torch.float64, device=device)
-    dist.all_reduce(least, dist.ReduceOp.MIN)
-    if least[0] == 0:
-        raise AbbeError("the reading failed on a rank" if ready else "the reading failed")
-    if least[0] == _INTERRUPTED:
+    double = partial(torch.tensor, dtype=torch.float64)
+    places = [(layer, name) for layer, state in (states or {}).items() for name in sorted(state)]
+    shapes = [(*place, tuple(states[place[0]][place[1]].shape)) for place in places] if states else []
+    layout = float(zlib.crc32(repr(shapes).encode()))
+    ready = _INTERRUPTED if interrupted else float(states is not None)
+    all_ready, least, largest = _over_ranks([double([ready, layout, -layout])], "MIN", device)[0].tolist()
+    if all_ready == _INTERRUPTED:
         raise Interrupted
-    if least[1] != -least[2]:  # the least and the largest differ
+    if states is None or not all_ready:
+        raise AbbeError("the reading failed on a rank" if ready else "the reading failed")
+    if least != -largest:
         raise AbbeError("the ranks have read different layers")
+    states = {layer: {name: x.cpu().double() for name, x in state.items()} for layer, state in states.items()}
+    for how in ("MAX", "SUM"):
+        ours = [(layer, name) for layer, name in places if name.endswith("/largest") == (how == "MAX")]
+        reduced = _over_ranks([states[layer][name] for layer, name in ours], how, device)
+        for (layer, name), x in zip(ours, reduced, strict=True):
+            # The loss of the joined batch is the mean of the ranks' losses, so a rank's gradient counts by 1/world.
+            states[layer][name] = x / world() ** 2 if name.endswith("_gradient/squares") else x
+    known = double([0.0 if loss is None else loss, float(loss is not None)])
+    total, count = _over_ranks([known], "SUM", device)[0].tolist()
+    return states, total / count if count else None
 
 
-def _exchange(states: States, names: Sequence[tuple[int, str]], how: Any, device: torch.device) -> None:
-    if not names:
-        return
-    parts = [states[layer][name] for layer, name in names]
+def _over_ranks(parts: Sequence[Tensor], how: Literal["MIN", "MAX", "SUM"], device: torch.device) -> Sequence[Tensor]:
+    """These tensors of all ranks, reduced in one exchange; as they are if there is one rank."""
+    if world() == 1 or not parts:
+        return parts
     joined = torch.cat([part.reshape(-1) for part in parts]).to(device)
-    dist.all_reduce(joined, how)
+    dist.all_reduce(joined, getattr(dist.ReduceOp, how))
     pieces: Sequence[Tensor] = torch.split(joined.cpu(), [part.numel() for part in parts])
-    for (layer, name), piece, part in zip(names, pieces, parts, strict=True):
-        states[layer][name] = piece.view(part.shape)
+    return [piece.view(part.shape) for piece, part in zip(pieces, parts, strict=True)]

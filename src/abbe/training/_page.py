@@ -21,8 +21,8 @@ from ..views.html import packed_json, packed_table, plain_value
 from ..views.theme import THEMES, ThemeName
 from ..words.manifest import for_others, model_name, part_of
 from ..words.numbers import number, percent
-from ._alerts import Event
-from ._quantities import tracker_name, unpacked
+from ._alerts import Alert
+from ._quantities import Quantity, tracker_name, unpacked
 from ._result import Training, shared_by
 
 _LISTED = 400  # alerts in the list of the page
@@ -125,7 +125,7 @@ def _floats(columns: Mapping[str, Sequence[float | None]]) -> pl.DataFrame:
 
 def page_values(training: Training, reload: int | None) -> dict[str, Any]:
     """What the template shows; an open browser loads the page again after these seconds."""
-    alerts = [_alert(i, event) for i, event in enumerate(training.events())]
+    alerts = [_alert(i, alert) for i, alert in enumerate(training.events())]
     shown: dict[str, Any] = {
         "model": model_name(for_others(training.manifest)),
         "about": training.about(),
@@ -153,9 +153,9 @@ def page_values(training: Training, reload: int | None) -> dict[str, Any]:
     return shown | packed | {"kept": kept, "measures": measures, "about_data": packed_json(about)}
 
 
-def _alert(place: int, event: Event) -> dict[str, Any]:
-    words = {"event": event.rule.event, "measure": event.rule.measure, "where": event.where, "numbers": event.numbers}
-    return {"place": place, **{name: event.alert.get(name) for name in ("step", "layer", "head")}, **words}
+def _alert(place: int, alert: Alert) -> dict[str, Any]:
+    words = {"event": alert.kind.event, "measure": alert.kind.measure, "where": alert.where, "numbers": alert.numbers}
+    return {"place": place, **{name: getattr(alert, name) for name in ("step", "layer", "head")}, **words}
 
 
 def _key_numbers(training: Training) -> list[tuple[str, str, str]]:
@@ -196,7 +196,7 @@ def watch_chart(training: Training, theme: ThemeName) -> Spec:
         return kit.finished([], question, about, theme)
     kept = select_steps(training, _IN_PRINT)
     x = kit.axis("step", "step", (kept.steps[0], max(kept.steps[-1], kept.steps[0] + 1)), tickCount=5)
-    events = sorted({event.alert["step"] for event in training.events()})
+    events = sorted({alert.step for alert in training.events()})
     model = kept.model.with_columns(step=pl.Series(kept.steps))
     heads = pl.DataFrame([(f"{i}.{head}",) for i, head in kept.heads], ["head"], orient="row")
     values = pl.concat([model.select("step").join(heads, how="cross"), kept.values], how="horizontal")

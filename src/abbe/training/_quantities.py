@@ -108,6 +108,11 @@ class Measured:
     limit: Grid | None = None
     control: Grid | None = None
 
+    def shares(self) -> Grid:
+        """Of the limit; NaN where it is 0, or there is none."""
+        pairs = [zip(heads, limits, strict=True) for heads, limits in zip(self.value, self.limit or (), strict=False)]
+        return [[x / most if most > 0 else math.nan for x, most in heads] for heads in pairs]
+
 
 Values = dict[str, Measured]
 

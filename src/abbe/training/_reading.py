@@ -34,6 +34,7 @@ from ..measures import (
 )
 from ..models import HeardCall, Listener, self_check_tolerance
 from ..normalizers import Normalizer, Softmax
+from ..runs.window import one_per_stretch
 from ._quantities import PARTS, QUANTITIES, SATURATED, Grid, Measured, Values
 
 _BLOCK = 1 << 20  # logits measured at once; the measures need some hundred bytes for each
@@ -43,19 +44,6 @@ _OF_WEIGHTS = ("entropy", "effective_tokens", "max_weight", "sink_mass")
 def seeded(seed: int, step: int, use: str) -> torch.Generator:
     """A generator that depends on seed, step and use alone: the same on every rank, and never the global one."""
     return generator_named(f"abbe monitor, seed {seed}, step {step}, {use}")
-
-
-def query_positions(length: int, wanted: int, generator: torch.Generator) -> Tensor:
-    """One position drawn from each of as many equal stretches as rows are wanted, or all.
-
-    The first position is left out: a causal query sees one key there, and every measure of one key is trivial.
-    """
-    first = min(1, length - 1)
-    if wanted >= length - first:
-        return torch.arange(first, length)
-    edges = first + torch.arange(wanted + 1) * (length - first) // wanted
-    draws = torch.rand(wanted, generator=generator, dtype=torch.float64, device="cpu")
-    return edges[:-1] + (draws * (edges[1:] - edges[:-1])).long()
 
 
 @dataclass(frozen=True)
@@ -403,7 +391,8 @@ class StepReading:
         """The same positions in every layer and sequence of a pass."""
         if length not in self._positions:
             generator = seeded(self.seed, self.step, f"rows of pass {self._begun}, length {length}")
-            self._positions[length] = query_positions(length, self.wanted, generator)
+            # Not the first one: a causal query sees one key there, and every measure of one key is trivial.
+            self._positions[length] = one_per_stretch(min(1, length - 1), length, self.wanted, generator)
         return self._positions[length]
 
 
@@ -499,11 +488,7 @@ def _random_states_kept(devices: Iterable[torch.device]) -> ExitStack:
 
 def no_change(heads: int) -> State:
     """For a rank or layer whose inputs were not kept."""
-    return {
-        "logit_change/squares": torch.zeros(heads, dtype=torch.float64),
-        "logit_change/entries": torch.zeros(heads, dtype=torch.float64),
-        "logit_change/largest": torch.full((heads,), -torch.inf, dtype=torch.float64),
-    }
+    return change_sums(torch.zeros(heads, 1), torch.zeros(heads, 1, dtype=torch.bool), (1,))
 
 
 @torch.no_grad()

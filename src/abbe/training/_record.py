@@ -52,8 +52,8 @@ def encoded_step(record: Mapping[str, Any]) -> str:
 class StepsFile:
     """The records of a growing file: each read decodes only what was appended since the last one.
 
-    A run that resumes from a checkpoint replaces its file, which is then read from the start: it has another inode, is
-    shorter, or has another line where the last one ended.
+    A run that resumes from a checkpoint replaces its file, which is then read from the start: it has another line where
+    the last one ended, or none.
 
     Args:
         path: of the file.
@@ -73,8 +73,7 @@ class StepsFile:
 
     def _forget(self) -> None:
         self._records: list[dict[str, Any]] = []
-        self._identity: tuple[int, int] | None = None
-        self._end, self._last = 0, b""
+        self._end, self._last = 0, b""  # of the lines that were read
 
     def read(self) -> list[dict[str, Any]]:
         """All records so far; none if there is no file."""
@@ -90,17 +89,13 @@ class StepsFile:
         if newline:
             lines, first = whole.split(b"\n"), len(self._records) + 1
             self._records += [self._decoded(number, line) for number, line in enumerate(lines, first)]
-            self._end, self._last = self._end + len(whole) + 1, lines[-1]
+            self._end, self._last = self._end + len(whole) + 1, lines[-1] + newline
         return list(self._records)
 
     def _appended(self, file: BinaryIO) -> bytes:
-        about = os.fstat(file.fileno())
-        identity = about.st_dev, about.st_ino
-        file.seek(max(0, self._end - len(self._last) - 1))
-        continues = not self._end or file.read(len(self._last) + 1) == self._last + b"\n"
-        if identity != self._identity or about.st_size < self._end or not continues:
+        file.seek(self._end - len(self._last))
+        if file.read(len(self._last)) != self._last:
             self._forget()
-            self._identity = identity
             file.seek(0)
         return file.read()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -17,7 +17,7 @@ from ..words.finding import Answer
 from ..words.frames import EACH_HEAD, Frame, column
 from ..words.manifest import model_name, part_of
 from ..words.numbers import many, number
-from ._alerts import Event, rule_named
+from ._alerts import Alert, rule_named
 from ._quantities import Quantity, tracker_name, unpacked
 from ._record import STEPS, STUDY, StepsFile, encoded_step
 
@@ -127,16 +127,16 @@ class Training(Result, study=STUDY):
     @cached_property
     def alerts(self) -> pl.DataFrame:
         """A row for each alert: step, rule, layer, head, value and threshold."""
-        return _FRAMES["alerts"].of(event.alert for event in self.events())
+        return _FRAMES["alerts"].of(map(asdict, self.events()))
 
-    def events(self, since: int = 0) -> list[Event]:
-        """The alerts with their words, in the order of their steps.
+    def events(self, since: int = 0) -> list[Alert]:
+        """The alerts, in the order of their steps.
 
         Args:
             since: how many of the first to leave out.
         """
         alerts = [alert for record in self.records for alert in record["alerts"]]
-        return [Event(alert, rule_named(alert["rule"])) for alert in alerts[since:]]
+        return [Alert(**alert) for alert in alerts[since:]]
 
     def quantity(self, measure: str) -> Quantity:
         """What the manifest says of a measure; an unknown one is its own label.
@@ -177,12 +177,12 @@ class Training(Result, study=STUDY):
             return Answer("look", f"No rule was checked in {steps}: the monitor ran with alerts=False.", rule)
         if not events:
             return Answer("good", f"Healthy so far: no alert in {steps}.", rule)
-        by_rule: dict[str, list[Event]] = {}
+        by_rule: dict[str, list[Alert]] = {}
         for event in events:
-            by_rule.setdefault(event.rule.name, []).append(event)
+            by_rule.setdefault(event.rule, []).append(event)
         kinds = [_kind(same) for same in by_rule.values()]
         more = f", and {many(len(kinds) - _NAMED, 'more kind')}" if len(kinds) > _NAMED else ""
-        grade = "bad" if any(event.rule.grave for event in events) else "look"
+        grade = "bad" if any(event.kind.grave for event in events) else "look"
         return Answer(grade, f"{many(len(events), 'alert')}: {'; '.join(kinds[:_NAMED])}{more}.", rule)
 
     def last_values(self) -> list[dict[str, Any]]:
@@ -216,7 +216,7 @@ class Training(Result, study=STUDY):
             "steps_read": len(self.records),
             "last_step": self.records[-1]["step"] if self.records else None,
             "last_values": self.last_values(),
-            "alerts": [dict(event.alert) for event in self.events()],
+            "alerts": [asdict(event) for event in self.events()],
             "steps": [{name: record.get(name) for name in names} for record in self.records],
             "manifest": dict(self.manifest),
         }
@@ -265,9 +265,9 @@ class Training(Result, study=STUDY):
         return {STEPS: "".join(map(encoded_step, self.records))}
 
 
-def _kind(same: Sequence[Event]) -> str:
+def _kind(same: Sequence[Alert]) -> str:
     """Where and when the alerts of one rule were raised."""
-    name, step = same[0].rule.event, f"{same[0].alert['step']:,}"
+    name, step = same[0].kind.event, f"{same[0].step:,}"
     heads = list(dict.fromkeys(event.where for event in same))
     if len(heads) == 1:
         again = f" (and {len(same) - 1} times again)" if len(same) > 1 else ""
@@ -289,8 +289,8 @@ def _alert_table(training: Training, most: int, medium: str) -> TextTable:
     events = training.events()[::-1]
     rows = [
         [
-            *(event.rule.event, f"{event.alert['step']:,}", event.where.removeprefix("head ")),
-            *(number(event.alert["value"], 3), number(event.alert["threshold"])),
+            *(event.kind.event, f"{event.step:,}", event.where.removeprefix("head ")),
+            *(number(event.value, 3), number(event.threshold)),
         ]
         for event in events[:most]
     ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from types import FrameType
 from typing import Any
 
@@ -48,10 +49,14 @@ def _tracker(target: Any) -> Tracker:
             {short: f"{metrics[name]:.3g}" for name, short in _IN_A_BAR.items() if name in metrics}, refresh=False
         )
     if callable(getattr(target, "log", None)):
-        return lambda metrics, step: target.log(dict(metrics), step=step)
+        return _logging(target.log)
     if callable(target):
         return lambda metrics, step: target(dict(metrics), step)
     raise AbbeError(f"trackers: {shown(target)} is not a tracker; allowed are {_ALLOWED}")
+
+
+def _logging(log: Callable[..., object]) -> Tracker:
+    return lambda metrics, step: log(dict(metrics), step=step)
 
 
 def _named(name: str) -> Tracker:
@@ -60,8 +65,7 @@ def _named(name: str) -> Tracker:
         _import("tensorboard")
         return OwnWriter(folder)
     if kind in _LOG and not colon:
-        log = getattr(_import(kind), _LOG[kind])
-        return lambda metrics, step: log(dict(metrics), step=step)
+        return _logging(getattr(_import(kind), _LOG[kind]))
     raise AbbeError(f"trackers: unknown {name!r}; allowed are {_ALLOWED}")
 
 
@@ -77,19 +81,19 @@ class OwnWriter:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        self._writer: Any = None
 
-    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
+    @cached_property
+    def _writer(self) -> Any:
         from torch.utils.tensorboard import SummaryWriter
 
-        if self._writer is None:
-            self._writer = SummaryWriter(self._folder)
+        return SummaryWriter(self._folder)
+
+    def __call__(self, metrics: Mapping[str, float], step: int) -> None:
         _to_writer(self._writer)(metrics, step)
 
     def close(self) -> None:
-        if self._writer is not None:
+        if "_writer" in vars(self):  # a closed one opens a new file if it is used again
             self._writer.close()
-            self._writer = None
 
 
 def _to_writer(writer: Any) -> Tracker:
@@ -145,7 +149,7 @@ def lightning_callback(monitor: Any) -> Any:
     class MonitorCallback(_lightning_base()):  # type: ignore[misc]
         def on_train_start(self, trainer: Any, pl_module: Any) -> None:
             monitor._begin(pl_module, trainer.global_step, monitor.folder)
-            monitor._reporters = [_logger(logger) for logger in trainer.loggers]
+            monitor._reporters = [_logging(logger.log_metrics) for logger in trainer.loggers]
             monitor._prepare()
 
         def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
@@ -172,7 +176,3 @@ def _lightning_base() -> Any:
         except ImportError:
             continue
     raise AbbeError("Monitor.lightning needs Lightning: pip install lightning")
-
-
-def _logger(logger: Any) -> Tracker:
-    return lambda metrics, step: logger.log_metrics(dict(metrics), step=step)
