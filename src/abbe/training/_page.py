@@ -22,7 +22,7 @@ from ..views.theme import THEMES, ThemeName
 from ..words.manifest import for_others, model_name, part_of
 from ..words.numbers import number, percent
 from ._alerts import Alert
-from ._quantities import Quantity, tracker_name, unpacked
+from ._quantities import tracker_name, unpacked
 from ._result import Training, shared_by
 
 _LISTED = 400  # alerts in the list of the page
