@@ -6,10 +6,13 @@ import html
 import io
 import json
 import os
+import sys
 from abc import ABC
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, fields
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -19,9 +22,11 @@ from .._errors import AbbeError
 from .._files import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
 from .._lazy import need
 from .._locks import held
-from ..views import View, card, page
+from ..views import TextTable, View, card, page
+from ..views.theme import ThemeName
 from ..words.finding import findings_from
-from ..words.frames import FRAME, Frame
+from ..words.frames import FRAME, Cell, Column, Frame
+from ..words.numbers import MISSING
 
 MANIFEST = "manifest.json"
 FORMAT = 4  # of run folders
@@ -57,13 +62,14 @@ class Result(ABC):
     files: ClassVar[Mapping[str, str]] = {}  # further files and folders (with a slash) of its folder: what is in them
     figures_in: ClassVar[str] = ""  # folder within its own where the command line draws its charts even unasked
     offers: ClassVar[str] = ""  # what its attribute `file` is, if users go on with one, such as "plan"
+    drawn: ClassVar[bool] = False  # whether it has charts: `charts_of` in the module `charts` beside its own
     known: ClassVar[dict[str, type[Result]]] = {}  # every class by its study
 
-    def __init_subclass__(cls, study: str = "", page: str = "", **options: Any) -> None:
+    def __init_subclass__(cls, study: str = "", page: str = "", drawn: bool = False, **options: Any) -> None:
         """Register the result of a study, which names its folder, page and files."""
         super().__init_subclass__(**options)
         if study:
-            cls.study, cls.page = study, page or f"{study}.html"
+            cls.study, cls.page, cls.drawn = study, page or f"{study}.html", drawn
         if "study" in vars(cls):
             Result.known[cls.study] = cls
         if "__repr__" not in vars(cls):  # else a dataclass would list all its fields
@@ -80,6 +86,33 @@ class Result(ABC):
     def view(self) -> View:
         """What people see of it, as data: terminal, page, notebook and figures show the same."""
         raise NotImplementedError(f"{type(self).__name__} has no view")
+
+    def _view(self, question: str, *about: str, **parts: Any) -> View:
+        """A view of it with these parts; findings, charts and manifest are its own unless they are given."""
+        charts, findings = self._charts if self.drawn else None, getattr(self, "findings", ())
+        own: dict[str, Any] = {"study": self.study, "findings": findings, "charts": charts, "manifest": self.manifest}
+        return View(question=question, about=about, **own | parts)
+
+    def _charts(self, theme: ThemeName) -> Mapping[str, Any]:
+        """Its charts by name; the module that draws them needs altair, of an extra."""
+        drawing: Any = import_module(".charts", sys.modules[type(self).__module__].__package__)
+        drawn: Mapping[str, Any] = drawing.charts_of(self, theme)
+        return drawn
+
+    def _shown(
+        self, title: str, *columns: str | Column | Cell, table: str = "table", rows: pl.DataFrame | None = None,
+        missing: str = MISSING, **options: Any,
+    ) -> TextTable:  # fmt: skip
+        """A table for people: declared columns by name, and others, each a heading and what makes a cell of a row.
+
+        `table` is the attribute that holds the rows, `rows` are those to show if not all.
+        """
+        named = [self.frame(table)[x] if isinstance(x, str) else x for x in columns]
+        cells = [(x.label, partial(x.text, missing=missing)) if isinstance(x, Column) else x for x in named]
+        rows = getattr(self, table) if rows is None else rows
+        texts = [[text(row) for _, text in cells] for row in rows.iter_rows(named=True)]
+        options = {"left": tuple(x.label for x in named if isinstance(x, Column) and x.dtype is str)} | options
+        return TextTable(title, [heading for heading, _ in cells], texts, **options)
 
     @classmethod
     def frames(cls) -> dict[str, Frame]:

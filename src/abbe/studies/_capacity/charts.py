@@ -25,7 +25,7 @@ _LAYER_TIPS = [*_KEYS_TIPS, tip("separability"), tip("control", "random sets")]
 
 
 @kit.unchecked
-def capacity_chart(study: Capacity, theme: ThemeName) -> Spec:
+def charts_of(study: Capacity, theme: ThemeName) -> dict[str, Spec]:
     """The rise of the loss against the kept keys per way, N* against the length, and layers if they were measured."""
     colours, settings, view = THEMES[theme], study.manifest["settings"], study.view()
     rises = [_rises(study, way, colours) for way in settings["ways"]]
@@ -46,7 +46,7 @@ def capacity_chart(study: Capacity, theme: ThemeName) -> Spec:
     if longest:
         about.append(f"single layers at L = {longest[0]['length']:,}, on {longest[0]['windows']} of the windows")
     scales = ("color", "strokeDash", "strokeWidth", "x", "y")
-    return kit.finished(panels, plain(view.question), about, theme, independent=scales)
+    return {"capacity": kit.finished(panels, plain(view.question), about, theme, independent=scales)}
 
 
 # -- The whole model --------------------------------------------------------------------------------------------------

@@ -244,7 +244,6 @@ class Reproduction(Result, study="reproduce"):
         shown = [self.figures[name] for name in (*FIGURES, DRIFT) if name in self.figures]
         facts, readings, times = self._facts(), self._readings(), self._times()
         all_hold = bool(self.claims) and all(claim.answer == "holds" for claim in self.claims)
-        statements = self.table.select("figure", "topic", "answer", "measured")
 
         def charts(theme: ThemeName) -> dict[str, Any]:
             from .charts import chart  # altair belongs to an extra
@@ -261,15 +260,13 @@ class Reproduction(Result, study="reproduce"):
                 "charts": as_json(both_themes(drawn)),
             }  # fmt: skip
 
-        return View(
-            study=self.study,
-            question=f"Which statements of the paper hold for {model_name(self.manifest)}?",
-            about=[f"{name}: {value}" for name, value in facts],
+        return self._view(
+            f"Which statements of the paper hold for {model_name(self.manifest)}?",
+            *(f"{name}: {value}" for name, value in facts),
             answer=finding.Answer("good" if all_hold else "look", self.answer, "each statement has a rule of its own"),
             more=[line for claim in self.claims for line in _statement_lines(claim)],
-            tables=[readings, times, TextTable("", statements.columns, statements.rows(), on=("card",))],
+            tables=[readings, times, self._shown("", "figure", "topic", "answer", "measured", on=("card",))],
             charts=charts,
-            manifest=self.manifest,
             page=Page("reproduce.html.jinja", ("page.js", "charts.js"), values),
         )
 
