@@ -1,20 +1,21 @@
-"""The result of every study: one table, one manifest, and common ways to save, show and reopen them."""
+"""The result of every study: one table, one manifest, and common ways to save, show and reopen them; its numbers."""
 
 from __future__ import annotations
 
 import html
 import io
 import json
+import math
 import os
 import sys
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import polars as pl
 
@@ -26,7 +27,7 @@ from ..views import TextTable, View, card, page
 from ..views.theme import ThemeName
 from ..words.finding import findings_from
 from ..words.frames import FRAME, Cell, Column, Frame
-from ..words.numbers import MISSING
+from ..words.numbers import MISSING, with_interval
 
 MANIFEST = "manifest.json"
 FORMAT = 4  # of run folders
@@ -37,6 +38,61 @@ _MANIFEST = (
 _PAGE = "the page: one file that works offline"
 _SUMMARY = "findings with their rules, and tables that are no files of their own"
 _NEEDED = ("model", "text", "settings", "self_check", "skipped")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number that was measured on a sample, with its interval.
+
+    Attributes:
+        value: the number; NaN if it could not be measured.
+        low: lower end of the interval; None where there is none, as from a single window.
+        high: upper end of the interval; None where there is none.
+
+    Examples:
+        >>> gain = abbe.results.Estimate(0.12, 0.06, 0.14)
+        >>> gain.above(0), gain.below(0)
+        (True, False)
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def above(self, limit: float) -> bool:
+        """Whether the whole interval lies above a limit; never without an interval.
+
+        Args:
+            limit: to compare with.
+        """
+        return self.low is not None and self.low > limit
+
+    def below(self, limit: float) -> bool:
+        """Whether the whole interval lies below a limit; never without an interval.
+
+        Args:
+            limit: to compare with.
+        """
+        return self.high is not None and self.high < limit
+
+    def columns(self, name: str, low: str = "_low", high: str = "_high") -> dict[str, float | None]:
+        """Three entries of a table's row; None for numbers that are not finite.
+
+        Args:
+            name: of the value.
+            low: appended to the name for the lower end.
+            high: appended to the name for the upper end.
+        """
+        numbers = {name: self.value, f"{name}{low}": self.low, f"{name}{high}": self.high}
+        return {key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()}
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The value and its interval, such as "1.2 (0.9 to 1.4)".
+
+        Args:
+            show: how to write one number.
+        """
+        return with_interval(self.value, self.low, self.high, show)
 
 
 class Result(ABC):
@@ -157,7 +213,7 @@ class Result(ABC):
         return {"findings": findings_from(content["findings"])} if "findings" in content else {}
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Result:
+    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Self:
         """From a folder whose manifest was read.
 
         Args:
@@ -165,13 +221,17 @@ class Result(ABC):
             manifest: of the run.
             stored: the same with its checksums.
         """
+        result: Self = cls._read(folder, manifest, stored)
+        return result
+
+    @classmethod
+    def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Any:
         content = read_content(folder / cls._summary(), stored) if cls._summary() else {}
         tables = {
             name: read_table(folder / table.file, stored, table.schema) if table.file else table.of(content[name])
             for name, table in cls.frames().items()
         }
-        result: Result = cast(Any, cls)(**tables, **cls._from_content(content, folder), manifest=manifest)
-        return result
+        return cast(Any, cls)(**tables, **cls._from_content(content, folder), manifest=manifest)
 
     @classmethod
     def _summary(cls) -> str:

@@ -135,5 +135,4 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     manifest, stored = read_manifest(source)
     if manifest.get("study", Run.study) not in (Run.study, "report"):
         raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: open it with `abbe.open`")
-    run: Run = Run.opened(source, manifest, stored)  # type: ignore[assignment]
-    return run
+    return Run.opened(source, manifest, stored)

@@ -182,14 +182,8 @@ class Report(Result, study="report"):
         return super()._files() | {_SAMPLE: json.dumps({"sample": sample}, separators=(",", ":"))}
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
-        """From a folder whose manifest was read; all that follows from the measurements is made again.
-
-        Args:
-            folder: of the run.
-            manifest: of the run.
-            stored: the same with its checksums.
-        """
+    def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
+        """All that follows from the measurements is made again."""
         content = read_content(folder / _SAMPLE, stored)
         try:
             sample = None if content["sample"] is None else Sample.from_json(content["sample"])

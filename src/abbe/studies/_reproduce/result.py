@@ -217,14 +217,7 @@ class Reproduction(Result, study="reproduce"):
         return files
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reproduction:
-        """From a folder whose manifest was read.
-
-        Args:
-            folder: of the run.
-            manifest: of the run.
-            stored: the same with its checksums.
-        """
+    def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reproduction:
         content = read_content(folder / cls._summary(), stored)
         figures = {}
         for name, about in content["figures"].items():
