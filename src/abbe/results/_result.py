@@ -36,7 +36,7 @@ _MANIFEST = (
     "skipped and why; checksums of the other files"
 )
 _PAGE = "the page: one file that works offline"
-_SUMMARY = "findings with their rules, and tables that are no files of their own"
+_CONTENT = "findings with their rules, and tables that are no files of their own"
 _NEEDED = ("model", "text", "settings", "self_check", "skipped")
 
 
@@ -114,6 +114,7 @@ class Result(ABC):
 
     study: ClassVar[str]
     page: ClassVar[str]
+    json_file: ClassVar[str]  # findings, and tables that are no files of their own; empty if all is in the table
     beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, if they exist
     files: ClassVar[Mapping[str, str]] = {}  # further files and folders (with a slash) of its folder: what is in them
     figures_in: ClassVar[str] = ""  # folder within its own where the command line draws its charts even unasked
@@ -121,11 +122,14 @@ class Result(ABC):
     drawn: ClassVar[bool] = False  # whether it has charts: `charts_of` in the module `charts` beside its own
     known: ClassVar[dict[str, type[Result]]] = {}  # every class by its study
 
-    def __init_subclass__(cls, study: str = "", page: str = "", drawn: bool = False, **options: Any) -> None:
+    def __init_subclass__(
+        cls, study: str = "", page: str = "", json_file: str | None = None, drawn: bool = False, **options: Any
+    ) -> None:
         """Register the result of a study, which names its folder, page and files."""
         super().__init_subclass__(**options)
         if study:
             cls.study, cls.page, cls.drawn = study, page or f"{study}.html", drawn
+            cls.json_file = f"{study.replace(' ', '-')}.json" if json_file is None else json_file
         if "study" in vars(cls):
             Result.known[cls.study] = cls
         if "__repr__" not in vars(cls):  # else a dataclass would list all its fields
@@ -189,8 +193,8 @@ class Result(ABC):
     def list_files(cls) -> dict[str, str]:
         """What its folder holds, and what is in each file; a name with a slash is a folder."""
         tables = {table.file or f"{name}.csv": f"a row is {table.rows}" for name, table in cls.frames().items()}
-        summary = {name: _SUMMARY for name in (cls._summary(),) if name}
-        return {MANIFEST: _MANIFEST, cls.page: _PAGE} | tables | summary | dict(cls.files)
+        content = {cls.json_file: _CONTENT} if cls.json_file else {}
+        return {MANIFEST: _MANIFEST, cls.page: _PAGE} | tables | content | dict(cls.files)
 
     def __repr__(self) -> str:
         model, text = (str((self.manifest.get(key) or {}).get("name") or "") for key in ("model", "text"))
@@ -226,17 +230,12 @@ class Result(ABC):
 
     @classmethod
     def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Any:
-        content = read_content(folder / cls._summary(), stored) if cls._summary() else {}
+        content = read_content(folder / cls.json_file, stored) if cls.json_file else {}
         tables = {
             name: read_table(folder / table.file, stored, table.schema) if table.file else table.of(content[name])
             for name, table in cls.frames().items()
         }
         return cast(Any, cls)(**tables, **cls._from_content(content, folder), manifest=manifest)
-
-    @classmethod
-    def _summary(cls) -> str:
-        """Its JSON file; none if it is empty."""
-        return f"{cls.study.replace(' ', '-')}.json"
 
     def to_json(self) -> str:
         """What `--json` prints: one valid JSON object; NaN and infinity become null."""
@@ -305,7 +304,7 @@ class Result(ABC):
             else:
                 files[f"{name}.csv"] = rows.write_csv()
                 inside[name] = rows.to_dicts()
-        return files | ({self._summary(): as_text(inside | self._content())} if self._summary() else {})
+        return files | ({self.json_file: as_text(inside | self._content())} if self.json_file else {})
 
 
 def as_parquet(table: pl.DataFrame) -> bytes:

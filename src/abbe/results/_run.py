@@ -40,7 +40,7 @@ _MAIN = (  # for a first look; the table holds all
 
 
 @dataclass(frozen=True, eq=False)
-class Run(Result, study="diagnose", drawn=True):
+class Run(Result, study="diagnose", json_file="", drawn=True):
     """What `diagnose` measured.
 
     Attributes:
@@ -65,10 +65,6 @@ class Run(Result, study="diagnose", drawn=True):
         """The rows that have a limit, with headroom = 1 - value/limit: 0 means that the limit is reached."""
         limited = self.table.filter(pl.col("limit").is_not_null())
         return limited.with_columns(headroom=1 - pl.col("value") / pl.col("limit"))
-
-    @classmethod
-    def _summary(cls) -> str:
-        return ""  # all is in the table
 
     def view(self) -> View:
         """All heads together, in numbers; the map of the heads and their growth as charts."""

@@ -52,7 +52,7 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Reports(Result, study="report --each", page="index.html"):
+class Reports(Result, study="report --each", page="index.html", json_file=""):
     """The result of `report_each`.
 
     Attributes:
@@ -82,10 +82,6 @@ class Reports(Result, study="report --each", page="index.html"):
     def __repr__(self) -> str:
         answered = self.table.filter(_ANSWERED).height
         return f"Reports({many(self.table.height, 'model')}, {answered} measured: {', '.join(self.table['model'])})"
-
-    @classmethod
-    def _summary(cls) -> str:
-        return ""  # all is in the table
 
     def view(self) -> View:
         """The answer per model, then its key numbers with intervals; on the page every name links to its report."""

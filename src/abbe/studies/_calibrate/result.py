@@ -71,7 +71,7 @@ def _stages(what: str, meaning: str) -> list[Any]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Calibration(Result, study="calibrate", drawn=True):
+class Calibration(Result, study="calibrate", json_file="calibration.json", drawn=True):
     """The result of `calibrate`.
 
     Attributes:
@@ -152,10 +152,6 @@ class Calibration(Result, study="calibrate", drawn=True):
         )
         file = next((folder / name for name in (TUNED, CALIBRATED) if (folder / name).is_file()), None)
         return super()._from_content(content, folder) | {"spec": content["spec"], "losses": losses, "file": file}
-
-    @classmethod
-    def _summary(cls) -> str:
-        return "calibration.json"
 
     def view(self) -> View:
         spec = self.spec

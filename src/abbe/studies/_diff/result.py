@@ -35,7 +35,7 @@ _signed, _two = partial(number, digits=3, signed=True), partial(number, digits=2
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Difference(Result, study="diff", drawn=True):
+class Difference(Result, study="diff", json_file="findings.json", drawn=True):
     """The result of `diff`: the differences between the first and the last side.
 
     Attributes:
@@ -79,10 +79,6 @@ class Difference(Result, study="diff", drawn=True):
     def __repr__(self) -> str:
         changed = self.changed.select("layer", "head").unique().height
         return f"Difference({self.names[0]} to {self.names[-1]}, {changed} of {self.heads} heads changed)"
-
-    @classmethod
-    def _summary(cls) -> str:
-        return "findings.json"
 
     @property
     def names(self) -> list[str]:

@@ -140,7 +140,7 @@ class Claim:
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduction(Result, study="reproduce"):
+class Reproduction(Result, study="reproduce", json_file="reproduction.json"):
     """What `reproduce` measured: the data of the figures, the statements judged, and the seconds of each figure.
 
     Attributes:
@@ -192,10 +192,6 @@ class Reproduction(Result, study="reproduce"):
 
     # -- Files --------------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def _summary(cls) -> str:
-        return "reproduction.json"
-
     def as_json(self) -> dict[str, Any]:
         """Answer, statements, critical N under every reading, times and manifest."""
         readings = self.figures["2c"].tables.get("readings") if "2c" in self.figures else None
@@ -209,7 +205,7 @@ class Reproduction(Result, study="reproduce"):
         }
 
     def _files(self) -> dict[str, bytes | str]:
-        files: dict[str, bytes | str] = {"table.csv": self.table.write_csv(), self._summary(): as_text(self.as_json())}
+        files: dict[str, bytes | str] = {"table.csv": self.table.write_csv(), self.json_file: as_text(self.as_json())}
         for name, figure in self.figures.items():
             for table, rows in figure.tables.items():
                 files[f"data/figure-{name}-{table}.csv"] = rows.write_csv()
@@ -218,7 +214,7 @@ class Reproduction(Result, study="reproduce"):
 
     @classmethod
     def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reproduction:
-        content = read_content(folder / cls._summary(), stored)
+        content = read_content(folder / cls.json_file, stored)
         figures = {}
         for name, about in content["figures"].items():
             paths = sorted((folder / "data").glob(f"figure-{name}-*.parquet"))
