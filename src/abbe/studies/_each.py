@@ -70,11 +70,9 @@ class Reports(Result, study="report --each", page="index.html", json_file=""):
         "a model",
         column("model", str, "name of the model"),
         column("folder", str, "of its report, within this one", label="model"),
-        column("grade", str, "good, look or bad"),
-        column("answer", str, "the first sentence of its report"),
+        *(column("grade", str, "good, look or bad"), column("answer", str, "the first sentence of its report")),
         *_NUMBERS,
-        column("seconds", float, "its report took"),
-        column("skipped", str, "why there is no report"),
+        *(column("seconds", float, "its report took"), column("skipped", str, "why there is no report")),
         file="models.parquet",
     )
     manifest: Mapping[str, Any] = field(default_factory=dict)

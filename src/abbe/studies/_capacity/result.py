@@ -86,8 +86,7 @@ class Capacity(Result, study="capacity", drawn=True):
         *(_OF_LAYER, _LENGTH, _WAY, *_RISES),
         column("capacity", float, "N*: the least N at which the loss rises by at most `allowed`; high: many keys used"),
         *(LOW, HIGH, column("share", float, "N* over the length", label="N*/L", show=partial(percent, digits=3))),
-        column("monotone", bool, "false if a smaller N held, too"),
-        column("first", int, "the least N tried that holds"),
+        *(column("monotone", bool, "false if a smaller N held, too"), column("first", int, "least N tried that holds")),
         column("windows", int, "that it was measured on"),
         column("separability_n", int, "size of the sets of `separability`"),
         column("separability", float, "share of that many selected tokens in a ball without others", interval=True),
@@ -96,8 +95,7 @@ class Capacity(Result, study="capacity", drawn=True):
     curve: pl.DataFrame = frame(
         "a loss that was evaluated",
         *(_OF_LAYER, _LENGTH, _WAY, column("n", int, "keys kept per query")),
-        column("loss", float, "with these keys alone"),
-        column("baseline", float, "loss of the unchanged model"),
+        *(column("loss", float, "with these keys alone"), column("baseline", float, "loss of the unchanged model")),
         *(column("rise", float, "loss over baseline, minus 1"), LOW, HIGH),
     )
     growth: pl.DataFrame = frame(
@@ -110,8 +108,7 @@ class Capacity(Result, study="capacity", drawn=True):
         "a way, length and allowed rise, over layers",
         *(_WAY, *_RISES, _LENGTH, column("separability_n", int, "common size of the sets")),
         column("correlation", float, "Spearman's, of capacity and separability"),
-        column("p_value", float, "two-sided"),
-        column("exact", bool, "whether all permutations were counted"),
+        *(column("p_value", float, "two-sided"), column("exact", bool, "whether all permutations were counted")),
         column("layers", int, "how many"),
     )
     findings: tuple[Finding, ...]

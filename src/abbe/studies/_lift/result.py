@@ -212,15 +212,12 @@ def _points(gain: float) -> str:
     return f"{100 * gain:+z.0f} %"
 
 
-def _found(row: Row) -> str:
-    return f"{round(row['right'] * row['prompts'])} of {row['prompts']}"
-
-
 def _effective(row: Row) -> str:
     return f"{number(row['effective_tokens'], 3)} of {number(row['effective_tokens_baseline'], 3)}"
 
 
+_FOUND: Cell = ("found", lambda row: f"{round(row['right'] * row['prompts'])} of {row['prompts']}")
 _HARM: Cell = ("rise", lambda row: signed(row["harm"]))
 _OF_LAYERS = ("layers", "normalizer", _HARM, "zeros", ("effective tokens", _effective), "sensitivity_ratio")
-_OF_KEYS = ("contender", "length", "depth", ("found", _found), "log_probability")
+_OF_KEYS = ("contender", "length", "depth", _FOUND, "log_probability")
 _OF_PLANS = ("plan", "steps", "rise", "control_rise", "zeros", "gain")

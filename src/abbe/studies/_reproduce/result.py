@@ -46,11 +46,9 @@ _OTHER_MACHINE = "Not the paper's machine, and perhaps another model and fewer w
 _STATEMENTS = Frame(
     "a statement of the paper",
     (
-        column("figure", str, "of the paper, or drift"),
-        column("topic", str, "in a few words"),
+        *(column("figure", str, "of the paper, or drift"), column("topic", str, "in a few words")),
         column("answer", str, "holds, does not hold, or cannot be judged"),
-        column("paper", str, "what it says"),
-        column("measured", str, "what this model shows"),
+        *(column("paper", str, "what it says"), column("measured", str, "what this model shows")),
         column("rule", str, "by which it is judged"),
     ),
 )
