@@ -171,7 +171,7 @@ class Result(ABC):
         cells = [(x.label, partial(x.text, missing=missing)) if isinstance(x, Column) else x for x in named]
         rows = getattr(self, table) if rows is None else rows
         texts = [[text(row) for _, text in cells] for row in rows.iter_rows(named=True)]
-        options = {"left": tuple(x.label for x in named if isinstance(x, Column) and x.dtype is str)} | options
+        options = {"left": tuple(x.label for x in named[1:] if isinstance(x, Column) and x.dtype is str)} | options
         return TextTable(title, [heading for heading, _ in cells], texts, **options)
 
     @classmethod

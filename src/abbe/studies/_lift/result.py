@@ -167,7 +167,7 @@ class Lift(Result, study="lift", drawn=True):
         note = f"{left} more in plans.csv" if left else ""
         return [
             self._shown("Pass keys by length and depth", *_OF_KEYS, table="keys", choose="contender", on=on),
-            self._shown(title, *_OF_PLANS, table="plans", rows=plans, note=note, on=on),
+            self._shown(title, *_OF_PLANS, table="plans", rows=plans, note=note, on=on, left=("plan",)),
             self._shown("Each group of layers alone", *_OF_LAYERS, table="scan", on=on),
         ]
 
