@@ -76,7 +76,7 @@ _QUESTIONS = {
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Experiment(Result, study="train"):
+class Experiment(Result, study="train", drawn=True):
     """The result of `train_temperature`, `train_length`, `train_recall` or `train_text`.
 
     A run is one choice of normalizer, temperature, optimizer and rate; every run has all seeds.
@@ -181,26 +181,20 @@ class Experiment(Result, study="train"):
         return {name: content for name, content in super().as_json().items() if name != "curves"}
 
     def view(self) -> View:
-        def charts(theme: ThemeName) -> Mapping[str, Spec]:
-            from .charts import train_charts  # altair belongs to the extra `report`
-
-            return train_charts(self, theme)
-
         settings = part_of(self.manifest, "settings")
         runs, seeds = self.table["run"].n_unique(), self.table["seed"].n_unique()
         steps = f" of {many(settings['steps'], 'step')}" if isinstance(settings.get("steps"), int) else ""
-        return View(
-            study=self.study,
-            question=_QUESTIONS.get(self.experiment, "What did the runs learn?"),
-            about=[
-                f"small transformers; task: {text_name(self.manifest)}",
-                f"{many(runs, 'run')}{steps}, each with {many(seeds, 'seed')}",
-            ],
-            findings=self.findings,
+        return self._view(
+            _QUESTIONS.get(self.experiment, "What did the runs learn?"),
+            f"small transformers; task: {text_name(self.manifest)}",
+            f"{many(runs, 'run')}{steps}, each with {many(seeds, 'seed')}",
             tables=_tables(self),
-            charts=charts,
-            manifest=self.manifest,
         )
+
+    def _charts(self, theme: ThemeName) -> Mapping[str, Spec]:
+        from .charts import train_charts  # altair belongs to the extra `report`
+
+        return train_charts(self, theme)
 
 
 # -- Names ------------------------------------------------------------------------------------------------------------

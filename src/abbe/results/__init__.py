@@ -1,10 +1,10 @@
 """Results of studies: a table, a manifest, and common ways to save, show and reopen them."""
 
 from .._files import finite
-from ._estimate import Estimate
 from ._result import (
     FORMAT,
     MANIFEST,
+    Estimate,
     Result,
     as_parquet,
     as_text,

@@ -1,17 +1,21 @@
-"""The result of every study: one table, one manifest, and common ways to save, show and reopen them."""
+"""The result of every study: one table, one manifest, and common ways to save, show and reopen them; its numbers."""
 
 from __future__ import annotations
 
 import html
 import io
 import json
+import math
 import os
+import sys
 from abc import ABC
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, cast
 
 import polars as pl
 
@@ -19,9 +23,11 @@ from .._errors import AbbeError
 from .._files import CHECKED, check_file, checked, finite, read_bytes, read_json, write_json, write_whole
 from .._lazy import need
 from .._locks import held
-from ..views import View, card, page
+from ..views import TextTable, View, card, page
+from ..views.theme import ThemeName
 from ..words.finding import findings_from
-from ..words.frames import FRAME, Frame
+from ..words.frames import FRAME, Cell, Column, Frame
+from ..words.numbers import MISSING, with_interval
 
 MANIFEST = "manifest.json"
 FORMAT = 4  # of run folders
@@ -30,8 +36,63 @@ _MANIFEST = (
     "skipped and why; checksums of the other files"
 )
 _PAGE = "the page: one file that works offline"
-_SUMMARY = "findings with their rules, and tables that are no files of their own"
+_CONTENT = "findings with their rules, and tables that are no files of their own"
 _NEEDED = ("model", "text", "settings", "self_check", "skipped")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number that was measured on a sample, with its interval.
+
+    Attributes:
+        value: the number; NaN if it could not be measured.
+        low: lower end of the interval; None where there is none, as from a single window.
+        high: upper end of the interval; None where there is none.
+
+    Examples:
+        >>> gain = abbe.results.Estimate(0.12, 0.06, 0.14)
+        >>> gain.above(0), gain.below(0)
+        (True, False)
+    """
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+    def above(self, limit: float) -> bool:
+        """Whether the whole interval lies above a limit; never without an interval.
+
+        Args:
+            limit: to compare with.
+        """
+        return self.low is not None and self.low > limit
+
+    def below(self, limit: float) -> bool:
+        """Whether the whole interval lies below a limit; never without an interval.
+
+        Args:
+            limit: to compare with.
+        """
+        return self.high is not None and self.high < limit
+
+    def columns(self, name: str, low: str = "_low", high: str = "_high") -> dict[str, float | None]:
+        """Three entries of a table's row; None for numbers that are not finite.
+
+        Args:
+            name: of the value.
+            low: appended to the name for the lower end.
+            high: appended to the name for the upper end.
+        """
+        numbers = {name: self.value, f"{name}{low}": self.low, f"{name}{high}": self.high}
+        return {key: None if value is None or not math.isfinite(value) else value for key, value in numbers.items()}
+
+    def text(self, show: Callable[[float], str]) -> str:
+        """The value and its interval, such as "1.2 (0.9 to 1.4)".
+
+        Args:
+            show: how to write one number.
+        """
+        return with_interval(self.value, self.low, self.high, show)
 
 
 class Result(ABC):
@@ -53,17 +114,22 @@ class Result(ABC):
 
     study: ClassVar[str]
     page: ClassVar[str]
+    json_file: ClassVar[str]  # findings, and tables that are no files of their own; empty if all is in the table
     beside: ClassVar[tuple[str, ...]] = ()  # other files of the folder that belong to it, if they exist
     files: ClassVar[Mapping[str, str]] = {}  # further files and folders (with a slash) of its folder: what is in them
     figures_in: ClassVar[str] = ""  # folder within its own where the command line draws its charts even unasked
     offers: ClassVar[str] = ""  # what its attribute `file` is, if users go on with one, such as "plan"
+    drawn: ClassVar[bool] = False  # whether it has charts: `charts_of` in the module `charts` beside its own
     known: ClassVar[dict[str, type[Result]]] = {}  # every class by its study
 
-    def __init_subclass__(cls, study: str = "", page: str = "", **options: Any) -> None:
+    def __init_subclass__(
+        cls, study: str = "", page: str = "", json_file: str | None = None, drawn: bool = False, **options: Any
+    ) -> None:
         """Register the result of a study, which names its folder, page and files."""
         super().__init_subclass__(**options)
         if study:
-            cls.study, cls.page = study, page or f"{study}.html"
+            cls.study, cls.page, cls.drawn = study, page or f"{study}.html", drawn
+            cls.json_file = f"{study.replace(' ', '-')}.json" if json_file is None else json_file
         if "study" in vars(cls):
             Result.known[cls.study] = cls
         if "__repr__" not in vars(cls):  # else a dataclass would list all its fields
@@ -80,6 +146,33 @@ class Result(ABC):
     def view(self) -> View:
         """What people see of it, as data: terminal, page, notebook and figures show the same."""
         raise NotImplementedError(f"{type(self).__name__} has no view")
+
+    def _view(self, question: str, *about: str, **parts: Any) -> View:
+        """A view of it with these parts; findings, charts and manifest are its own unless they are given."""
+        charts, findings = self._charts if self.drawn else None, getattr(self, "findings", ())
+        own: dict[str, Any] = {"study": self.study, "findings": findings, "charts": charts, "manifest": self.manifest}
+        return View(question=question, about=about, **own | parts)
+
+    def _charts(self, theme: ThemeName) -> Mapping[str, Any]:
+        """Its charts by name; the module that draws them needs altair, of an extra."""
+        drawing: Any = import_module(".charts", sys.modules[type(self).__module__].__package__)
+        drawn: Mapping[str, Any] = drawing.charts_of(self, theme)
+        return drawn
+
+    def _shown(
+        self, title: str, *columns: str | Column | Cell, table: str = "table", rows: pl.DataFrame | None = None,
+        missing: str = MISSING, **options: Any,
+    ) -> TextTable:  # fmt: skip
+        """A table for people: declared columns by name, and others, each a heading and what makes a cell of a row.
+
+        `table` is the attribute that holds the rows, `rows` are those to show if not all.
+        """
+        named = [self.frame(table)[x] if isinstance(x, str) else x for x in columns]
+        cells = [(x.label, partial(x.text, missing=missing)) if isinstance(x, Column) else x for x in named]
+        rows = getattr(self, table) if rows is None else rows
+        texts = [[text(row) for _, text in cells] for row in rows.iter_rows(named=True)]
+        options = {"left": tuple(x.label for x in named[1:] if isinstance(x, Column) and x.dtype is str)} | options
+        return TextTable(title, [heading for heading, _ in cells], texts, **options)
 
     @classmethod
     def frames(cls) -> dict[str, Frame]:
@@ -100,8 +193,8 @@ class Result(ABC):
     def list_files(cls) -> dict[str, str]:
         """What its folder holds, and what is in each file; a name with a slash is a folder."""
         tables = {table.file or f"{name}.csv": f"a row is {table.rows}" for name, table in cls.frames().items()}
-        summary = {name: _SUMMARY for name in (cls._summary(),) if name}
-        return {MANIFEST: _MANIFEST, cls.page: _PAGE} | tables | summary | dict(cls.files)
+        content = {cls.json_file: _CONTENT} if cls.json_file else {}
+        return {MANIFEST: _MANIFEST, cls.page: _PAGE} | tables | content | dict(cls.files)
 
     def __repr__(self) -> str:
         model, text = (str((self.manifest.get(key) or {}).get("name") or "") for key in ("model", "text"))
@@ -124,7 +217,7 @@ class Result(ABC):
         return {"findings": findings_from(content["findings"])} if "findings" in content else {}
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Result:
+    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Self:
         """From a folder whose manifest was read.
 
         Args:
@@ -132,18 +225,17 @@ class Result(ABC):
             manifest: of the run.
             stored: the same with its checksums.
         """
-        content = read_content(folder / cls._summary(), stored) if cls._summary() else {}
+        result: Self = cls._read(folder, manifest, stored)
+        return result
+
+    @classmethod
+    def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Any:
+        content = read_content(folder / cls.json_file, stored) if cls.json_file else {}
         tables = {
             name: read_table(folder / table.file, stored, table.schema) if table.file else table.of(content[name])
             for name, table in cls.frames().items()
         }
-        result: Result = cast(Any, cls)(**tables, **cls._from_content(content, folder), manifest=manifest)
-        return result
-
-    @classmethod
-    def _summary(cls) -> str:
-        """Its JSON file; none if it is empty."""
-        return f"{cls.study.replace(' ', '-')}.json"
+        return cast(Any, cls)(**tables, **cls._from_content(content, folder), manifest=manifest)
 
     def to_json(self) -> str:
         """What `--json` prints: one valid JSON object; NaN and infinity become null."""
@@ -212,7 +304,7 @@ class Result(ABC):
             else:
                 files[f"{name}.csv"] = rows.write_csv()
                 inside[name] = rows.to_dicts()
-        return files | ({self._summary(): as_text(inside | self._content())} if self._summary() else {})
+        return files | ({self.json_file: as_text(inside | self._content())} if self.json_file else {})
 
 
 def as_parquet(table: pl.DataFrame) -> bytes:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import polars as pl
 
 from .._errors import AbbeError
-from ..views import TextTable, View
-from ..words.frames import HEAD, HIGH, LAYER, LENGTH, LOW, column, frame
+from ..views import View
+from ..words.frames import HEAD, HIGH, LAYER, LENGTH, LOW, Cell, column, frame
 from ..words.manifest import model_name, part_of
 from ..words.measures import about_lines, measure_words, usual_size
 from ..words.numbers import interval, number
@@ -26,12 +26,12 @@ TABLE = "heads.parquet"
 RUN_COLUMNS = (
     column("model", str, "name of the model"),
     *(LAYER, HEAD, LENGTH),
-    column("n", int, "size N of the selected set; null for measures of the whole row"),
+    column("n", int, "size N of the selected set; null for measures of the whole row", label="N"),
     column("measure", str, "name of the measure"),
-    column("value", float, "what was measured, on average over queries and windows"),
+    column("value", float, "what was measured, on average over queries and windows", show=number),
     *(LOW, HIGH),
-    column("limit", float, "proved bound of the value; null if there is none"),
-    column("control", float, "the same for random sets or for a uniform head; null if there is none"),
+    column("limit", float, "proved bound of the value; null if there is none", show=number),
+    column("control", float, "the same for random sets or for a uniform head; null if there is none", show=number),
 )
 _MAIN = (  # for a first look; the table holds all
     "effective_tokens", "entropy", "max_weight", "sink_mass", "previous_token", "induction", "top_mass",
@@ -40,7 +40,7 @@ _MAIN = (  # for a first look; the table holds all
 
 
 @dataclass(frozen=True, eq=False)
-class Run(Result, study="diagnose"):
+class Run(Result, study="diagnose", json_file="", drawn=True):
     """What `diagnose` measured.
 
     Attributes:
@@ -66,37 +66,26 @@ class Run(Result, study="diagnose"):
         limited = self.table.filter(pl.col("limit").is_not_null())
         return limited.with_columns(headroom=1 - pl.col("value") / pl.col("limit"))
 
-    @classmethod
-    def _summary(cls) -> str:
-        return ""  # all is in the table
-
     def view(self) -> View:
         """All heads together, in numbers; the map of the heads and their growth as charts."""
         rows = self._all_heads()
-        main = sorted((row for row in rows if row["measure"] in _MAIN), key=lambda row: _MAIN.index(row["measure"]))
+        main = rows.filter(pl.col("measure").is_in(_MAIN))
+        main = main.sort(pl.col("measure").cast(pl.Enum(_MAIN)), maintain_order=True)
         heads = self.table.select("layer", "head").drop_nulls().n_unique()
         note = f"All {heads} heads together, at the largest length. Every measure of every head: {TABLE} and the page."
-        titles = ("measure", "N", "value", "interval", "limit", "control")
-        tables = [
-            TextTable("Main measures", titles, [_cells(row) for row in main or rows], note, on=("terminal", "card")),
-            TextTable(
-                "All heads together, at the largest length",
-                (*titles, "what it says"),
-                [(*_cells(row), measure_words(row["measure"]).meaning) for row in rows],
-                f"The table of every head is {TABLE}.",
-                on=("page",),
-            ),
-        ]
+        title, of_page = "All heads together, at the largest length", f"The table of every head is {TABLE}."
+        first, terse = main if len(main) else rows, ("terminal", "card")
         error = part_of(self.manifest, "self_check").get("error")
         checked = [f"self-check error {error:.1e}"] if isinstance(error, float) else []
-        first, *more = about_lines(self.table, self.manifest)
-        return View(
-            study=self.study,
-            question=f"How do the heads of {model_name(self.manifest)} attend?",
-            about=[first, ", ".join([*more, *checked])],
-            tables=tables,
-            charts=self._charts,
-            manifest=self.manifest,
+        model_and_text, *more = about_lines(self.table, self.manifest)
+        return self._view(
+            f"How do the heads of {model_name(self.manifest)} attend?",
+            model_and_text,
+            ", ".join([*more, *checked]),
+            tables=[
+                self._shown("Main measures", *_SHOWN, rows=first, missing="", note=note, on=terse),
+                self._shown(title, *_SHOWN, _MEANING, rows=rows, missing="", note=of_page, on=("page",)),
+            ],
         )
 
     def _charts(self, theme: ThemeName) -> dict[str, Spec]:
@@ -104,20 +93,21 @@ class Run(Result, study="diagnose"):
 
         return {"map": map_chart(self, theme), "growth": growth_chart(self, theme)}
 
-    def _all_heads(self) -> list[dict[str, Any]]:
+    def _all_heads(self) -> pl.DataFrame:
         """The rows of all heads together, at the largest length and the usual set size."""
         rows = self.table.filter(pl.col("layer").is_null() & pl.col("value").is_finite())
         at_length = pl.col("length").is_null() | (pl.col("length") == pl.col("length").max())
         at_size = pl.col("n").is_null() | pl.col("n").eq_missing(pl.lit(usual_size(self.table), pl.Int32))
-        return rows.filter(at_length & at_size).to_dicts()
+        return rows.filter(at_length & at_size)
 
 
 SCHEMA: dict[str, Any] = Run.frame().schema
 
 
-def _cells(row: Mapping[str, Any]) -> list[str]:
-    n, value, limit, control = (number(row[name], missing="") for name in ("n", "value", "limit", "control"))
-    return [measure_words(row["measure"]).label, n, value, interval(row["low"], row["high"]), limit, control]
+_LABEL: Cell = ("measure", lambda row: measure_words(row["measure"]).label)
+_INTERVAL: Cell = ("interval", lambda row: interval(row["low"], row["high"]))
+_MEANING: Cell = ("what it says", lambda row: measure_words(row["measure"]).meaning)
+_SHOWN = (_LABEL, "n", "value", _INTERVAL, "limit", "control")
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
@@ -141,5 +131,4 @@ def open_run(folder: str | os.PathLike[str]) -> Run:
     manifest, stored = read_manifest(source)
     if manifest.get("study", Run.study) not in (Run.study, "report"):
         raise AbbeError(f"{source} is a folder of `abbe {manifest['study']}`: open it with `abbe.open`")
-    run: Run = Run.opened(source, manifest, stored)  # type: ignore[assignment]
-    return run
+    return Run.opened(source, manifest, stored)

@@ -6,9 +6,9 @@ import glob
 import os
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -27,12 +27,11 @@ from ..runs.inputs import as_folder
 from ..runs.measuring import study_facts
 from ..runs.study import study
 from ..runs.watch import Watch
-from ..views import TextTable, View
+from ..views import View
 from ..views.text import plain
-from ..words import numbers as words
 from ..words.frames import column, frame
 from ..words.manifest import part_of, without_folder
-from ..words.numbers import many, with_interval
+from ..words.numbers import many
 from ._report.study import Report, report
 
 if TYPE_CHECKING:
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from ..views.theme import ThemeName
 
 _FAILED = "failed"  # folder with the reasons why models could not be measured
+_MEANS = "Means over all heads at the largest length"
 _ANSWERED = pl.col("answer").is_not_null()
 _NUMBERS = (
     column("effective_tokens", float, "of a query, at the largest length", interval=True),
@@ -52,7 +52,7 @@ _NUMBERS = (
 
 
 @dataclass(frozen=True, eq=False)
-class Reports(Result, study="report --each", page="index.html"):
+class Reports(Result, study="report --each", page="index.html", json_file=""):
     """The result of `report_each`.
 
     Attributes:
@@ -69,12 +69,10 @@ class Reports(Result, study="report --each", page="index.html"):
     table: pl.DataFrame = frame(
         "a model",
         column("model", str, "name of the model"),
-        column("folder", str, "of its report, within this one"),
-        column("grade", str, "good, look or bad"),
-        column("answer", str, "the first sentence of its report"),
+        column("folder", str, "of its report, within this one", label="model"),
+        *(column("grade", str, "good, look or bad"), column("answer", str, "the first sentence of its report")),
         *_NUMBERS,
-        column("seconds", float, "its report took"),
-        column("skipped", str, "why there is no report"),
+        *(column("seconds", float, "its report took"), column("skipped", str, "why there is no report")),
         file="models.parquet",
     )
     manifest: Mapping[str, Any] = field(default_factory=dict)
@@ -83,35 +81,22 @@ class Reports(Result, study="report --each", page="index.html"):
         answered = self.table.filter(_ANSWERED).height
         return f"Reports({many(self.table.height, 'model')}, {answered} measured: {', '.join(self.table['model'])})"
 
-    @classmethod
-    def _summary(cls) -> str:
-        return ""  # all is in the table
-
     def view(self) -> View:
         """The answer per model, then its key numbers with intervals; on the page every name links to its report."""
-        rows = self.table.filter(_ANSWERED).to_dicts()
-        names = [str(row["folder"]) for row in rows]
-        links = [Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(name), name) for name in names]
-        answers = [(name, str(row["answer"])) for name, row in zip(names, rows, strict=True)]
-        numbers = [(name, *_numbers(row, ends=False)) for name, row in zip(names, rows, strict=True)]
-        whole = [(link, *_numbers(row), row["answer"]) for link, row in zip(links, rows, strict=True)]
-        titles, terse = ("model", *(number.label for number in _NUMBERS)), ("terminal", "card")
-        note = "Means over all heads at the largest length"
+        rows, terse = self.table.filter(_ANSWERED), ("terminal", "card")
         of = "" if len(rows) == len(self.table) else f" of {len(self.table)}"
         question = f"How selective is the attention of {len(rows)}{of} {'model' if len(self.table) == 1 else 'models'}?"
-        return View(
-            study=self.study,
-            question=question,
-            about=["Every model has its own report, in a folder next to the index page."],
+        bare, whole = [replace(x, interval=False) for x in _NUMBERS], ("separability", "critical N")
+        brief, full = f"{_MEANS}; intervals are on the page.", f"{_MEANS}, with their intervals."
+        return self._view(
+            question,
+            "Every model has its own report, in a folder next to the index page.",
             tables=[
-                TextTable("Answers", ("model", "answer"), answers, on=terse, left=("answer",)),
-                TextTable(
-                    "Numbers", titles, numbers, f"{note}; intervals are on the page.", on=terse, whole=titles[2:4]
-                ),
-                TextTable("Models", (*titles, "answer"), whole, f"{note}, with their intervals.", on=("page",)),
+                self._shown("Answers", "folder", "answer", rows=rows, on=terse),
+                self._shown("Numbers", "folder", *bare, rows=rows, note=brief, on=terse, whole=whole),
+                self._shown("Models", _LINK, *_NUMBERS, "answer", rows=rows, note=full, on=("page",)),
             ],
             charts=lambda theme: {"models": self._chart(question, theme)},
-            manifest=self.manifest,
         )
 
     def _chart(self, question: str, theme: ThemeName) -> Spec:
@@ -134,12 +119,11 @@ class Reports(Result, study="report --each", page="index.html"):
         return charts.finished(panels, question, about, theme, columns=3, independent=["x", "y"])
 
 
-def _numbers(row: Mapping[str, Any], ends: bool = True) -> Iterator[str]:
-    """Every number as text, with its interval."""
-    for number in _NUMBERS:
-        value, low, high = (row[name] for name in number.names)
-        show = (lambda share: f"{100 * share:.0f} %") if number.share else (lambda value: words.number(value, 3))
-        yield "–" if value is None else with_interval(value, low if ends else None, high, show)
+def _link(row: Mapping[str, Any]) -> str:
+    return Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(row["folder"]), row["folder"])
+
+
+_LINK = ("model", _link)
 
 
 @study(Reports, extra="all", command="report --each")

@@ -251,14 +251,8 @@ class Training(Result, study=STUDY):
         )
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Training:
-        """From a folder whose manifest was read; every line of the steps has its own checksum.
-
-        Args:
-            folder: of the run.
-            manifest: of the run.
-            stored: the same with its checksums, which the steps do not need.
-        """
+    def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Training:
+        """Every line of the steps has its own checksum."""
         return cls(StepsFile(folder / STEPS).read(), manifest)
 
     def _files(self) -> dict[str, bytes | str]:

@@ -92,7 +92,11 @@ def vega_lite_version() -> str | None:
 
 def as_json(value: Any) -> Markup:
     """JSON that no browser can take for markup, wherever it stands in a script element."""
-    return Markup(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).translate(_UNSAFE))
+    return Markup(_compact(value).translate(_UNSAFE))
+
+
+def _compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 # -- Data inside a page, small enough to be mailed -------------------------------------------------------------------
@@ -114,9 +118,7 @@ def packed(content: bytes) -> Markup:
 
 
 def packed_json(value: Any) -> Markup:
-    return packed(
-        json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode("utf-8", "replace")
-    )
+    return packed(_compact(value).encode("utf-8", "replace"))
 
 
 def packed_table(table: pl.DataFrame) -> Markup:

@@ -48,11 +48,9 @@ def plain(text: str) -> str:
     return "".join(kept)
 
 
-def new_table(*right: str, first: str | None = None, **options: Any) -> Table:
-    """A table with a rule below its head only; columns after the first are right-aligned."""
+def new_table(*right: str, **options: Any) -> Table:
+    """A table with a rule below its head only, and these columns, right-aligned."""
     table = Table(header_style="bold", box=SIMPLE_HEAD, **({"pad_edge": False} | options))
-    if first is not None:
-        table.add_column(first)
     for name in right:
         table.add_column(name, justify="right")
     return table

@@ -84,6 +84,14 @@ class View:
     page: Page | None = None
     more: Sequence[RenderableType] = ()
 
+    def drawn(self, *themes: ThemeName) -> dict[ThemeName, Mapping[str, Spec]]:
+        """Its charts in these themes, by default in all; none if it has none.
+
+        Args:
+            themes: "light", "dark" or both.
+        """
+        return {theme: self.charts(theme) if self.charts else {} for theme in themes or THEMES}
+
 
 class Viewed(Protocol):
     """Anything with a view, such as a result."""
@@ -195,10 +203,10 @@ def page(shown: View | Viewed) -> str:
     if view.page is not None:
         scripts = [*([vega()] if view.page.vega else []), *map(script, view.page.scripts)]
         return render(view.page.template, scripts=scripts, **(common | dict(view.page.values())))
-    charts = {theme: view.charts(theme) for theme in THEMES} if view.charts else None
-    scripts = [*([vega()] if charts else []), *map(script, _SCRIPTS)]
-    drawn = as_json(both_themes(charts) if charts else {})
-    return render("study.html.jinja", scripts=scripts, **common, charts_shown=_headings(charts), charts=drawn)
+    charts = view.drawn()
+    scripts = [*([vega()] if view.charts else []), *map(script, _SCRIPTS)]
+    headings, drawn = _headings(charts["light"]), as_json(both_themes(charts))
+    return render("study.html.jinja", scripts=scripts, **common, charts_shown=headings, charts=drawn)
 
 
 def _passed_on(command: str) -> str:
@@ -209,10 +217,9 @@ def _passed_on(command: str) -> str:
     )
 
 
-def _headings(charts: Mapping[ThemeName, Mapping[str, Spec]] | None) -> list[dict[str, Any]]:
+def _headings(charts: Mapping[str, Spec]) -> list[dict[str, Any]]:
     """Name, columns, and with several charts the heading of each: scripts draw a chart without its title."""
-    drawn = charts["light"] if charts else {}
-    several = len(drawn) > 1
+    several = len(charts) > 1
     return [
         {
             "name": name,
@@ -220,7 +227,7 @@ def _headings(charts: Mapping[ThemeName, Mapping[str, Spec]] | None) -> list[dic
             "title": chart["title"]["text"] if several else "",
             "about": chart["title"]["subtitle"] if several else [],
         }
-        for name, chart in drawn.items()
+        for name, chart in charts.items()
     ]
 
 
@@ -246,9 +253,8 @@ def card(shown: View | Viewed) -> str:
     from .html import render
 
     view = _view_of(shown)
-    charts = list((view.charts("light") if view.charts else {}).values())[:1]
-    tables = _tables(view, "card")
-    return render("card.html.jinja", view=view, charts=map(svg, charts), tables=tables, most=_MOST_ROWS)
+    charts = map(svg, list(view.drawn("light")["light"].values())[:1])
+    return render("card.html.jinja", view=view, charts=charts, tables=_tables(view, "card"), most=_MOST_ROWS)
 
 
 # -- Figures ----------------------------------------------------------------------------------------------------------
@@ -280,8 +286,7 @@ def figures(shown: View | Viewed, folder: str | os.PathLike[str]) -> list[Path]:
         target.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise AbbeError(f"{target} is a file: give a folder for the figures") from None
-    charts = {theme: view.charts(theme) if view.charts else {} for theme in THEMES}
-    written = []
+    charts, written = view.drawn(), []
     for name in charts["light"]:
         for theme, of_theme in charts.items():
             for ending, drawn in drawings(of_theme[name]).items():

@@ -6,13 +6,16 @@ docs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import polars as pl
 
+from .numbers import MISSING, number, percent, with_interval
+
+Cell = tuple[str, Callable[[Any], str]]  # a column of a table for people: its heading, and its text for a row
 FRAME = "frame"  # in the metadata of a field of a result
 _TYPES: dict[Any, Any] = {int: pl.Int32, float: pl.Float64, str: pl.String, bool: pl.Boolean}
 
@@ -29,6 +32,7 @@ class Column:
         share: shown in percent.
         signed: shown with its sign.
         interval: two more columns hold its ends: NAME_low and NAME_high.
+        show: how people read a value; by default a share in whole percent, other numbers with three digits.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Column:
     share: bool = False
     signed: bool = False
     interval: bool = False
+    show: Callable[[Any], str] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "label", self.label or self.name.replace("_", " "))
@@ -46,6 +51,16 @@ class Column:
     def names(self) -> tuple[str, ...]:
         """Of the column and of the ends of its interval."""
         return (self.name, f"{self.name}_low", f"{self.name}_high") if self.interval else (self.name,)
+
+    def text(self, row: Mapping[str, Any], missing: str = MISSING) -> str:
+        """ "3.21 (3.1 to 3.3)": the value in a row as people read it, with its interval."""
+        value, low, high = (*(row[name] for name in self.names), None, None)[:3]
+        show = self.show or (percent if self.share else _plainly)
+        return missing if value is None else with_interval(value, low, high, show)
+
+
+def _plainly(value: Any) -> str:
+    return number(value, 3) if not isinstance(value, bool) else "✓ yes" if value else "✗ no"
 
 
 @dataclass(frozen=True)
@@ -66,6 +81,9 @@ class Frame:
     def schema(self) -> dict[str, Any]:
         """Types by column, as polars takes them."""
         return {name: _TYPES.get(column.dtype, column.dtype) for column in self.columns for name in column.names}
+
+    def __getitem__(self, name: str) -> Column:
+        return next(column for column in self.columns if column.name == name)
 
     def of(self, rows: Iterable[Mapping[str, Any] | Sequence[Any]]) -> pl.DataFrame:
         """The table of these rows: dictionaries, which may lack columns that are null, or sequences in order."""

@@ -15,7 +15,7 @@ from .result import COLUMNS, FINETUNED, FITTED, SWAPPED, Calibration
 _LEAST = 1.0  # percent: zeros of a normalizer that has none come from weights that underflow
 
 
-def calibration_chart(calibration: Calibration, theme: ThemeName) -> Spec:
+def charts_of(calibration: Calibration, theme: ThemeName) -> dict[str, Spec]:
     """Up to three panels: the loss of each stage on held-out windows, and per layer the error of its outputs and its
     weights of exactly 0. A stage near the dashed line costs nothing.
     """
@@ -36,7 +36,9 @@ def calibration_chart(calibration: Calibration, theme: ThemeName) -> Spec:
     if calibration.losses and settings.get("held_out", 1) > 1:
         about.append(f"bars: {percent(settings['level'], 3)} intervals of the paired difference from the baseline")
     scales = ("color", "strokeDash", "strokeWidth", "x", "y")
-    return kit.finished(panels, plain(view.question), about, theme, columns=3, legend_columns=3, independent=scales)
+    question = plain(view.question)
+    chart = kit.finished(panels, question, about, theme, columns=3, legend_columns=3, independent=scales)
+    return {"calibration": chart}
 
 
 def _losses(calibration: Calibration, looks: Mapping[str, Look], theme: Theme) -> Spec | None:

@@ -18,7 +18,6 @@ from ...models import plan
 from ...normalizers import Normalizer
 from ...results import Estimate, Result
 from ...views import TextTable, View
-from ...views.theme import ThemeName
 from ...words.finding import Fact, Finding
 from ...words.frames import EACH_HEAD, column, frame
 from ...words.manifest import model_name, part_of, text_name
@@ -64,12 +63,15 @@ def pooled(error: str) -> pl.Expr:
 
 
 def _stages(what: str, meaning: str) -> list[Any]:
-    names = {"before": "the bare swap", "after": "calibration", "tuned": "fine-tuning; null without"}
-    return [column(f"{what}_{when}", float, f"{meaning}, after {stage}") for when, stage in names.items()]
+    after = {SWAPPED: "the bare swap", FITTED: "calibration", FINETUNED: "fine-tuning; null without"}
+    return [
+        column(f"{what}_{COLUMNS[stage]}", float, f"{meaning}, after {name}", label=stage, share=True)
+        for stage, name in after.items()
+    ]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Calibration(Result, study="calibrate"):
+class Calibration(Result, study="calibrate", json_file="calibration.json", drawn=True):
     """The result of `calibrate`.
 
     Attributes:
@@ -151,49 +153,29 @@ class Calibration(Result, study="calibrate"):
         file = next((folder / name for name in (TUNED, CALIBRATED) if (folder / name).is_file()), None)
         return super()._from_content(content, folder) | {"spec": content["spec"], "losses": losses, "file": file}
 
-    @classmethod
-    def _summary(cls) -> str:
-        return "calibration.json"
-
     def view(self) -> View:
         spec = self.spec
         spec = spec if isinstance(spec, str) else "; ".join(f"{pattern}={rule}" for pattern, rule in spec.items())
         windows, held_out = (len(self.manifest.get(name) or ()) for name in ("windows", "held_out"))
         tokens = many(part_of(self.manifest, "settings").get("length", 0), "token")
         fitted = f"fitted on {many(windows, 'window')} of {tokens}, {held_out} held out"
-        return View(
-            study=self.study,
-            question=f"What does {spec} cost {model_name(self.manifest)}, and what does calibration regain?",
-            about=[f"on {text_name(self.manifest)}: {fitted}"],
-            findings=self.findings,
-            tables=[
-                self._loss_table(),
-                self._layer_table("error", "Squared error of the outputs, by layer"),
-                self._layer_table("zeros", "Weights that are exactly 0, by layer"),
-            ],
-            charts=self._charts,
-            manifest=self.manifest,
+        stages = [name for name in COLUMNS.values() if not self.table[f"error_{name}"].is_null().all()]
+        titles = {"error": "Squared error of the outputs, by layer", "zeros": "Weights that are exactly 0, by layer"}
+        by_layer = [
+            self._shown(title, "layer", *(f"{what}_{name}" for name in stages), rows=self.layers)
+            for what, title in titles.items()
+        ]
+        return self._view(
+            f"What does {spec} cost {model_name(self.manifest)}, and what does calibration regain?",
+            f"on {text_name(self.manifest)}: {fitted}",
+            tables=[self._loss_table(), *by_layer],
         )
-
-    def _charts(self, theme: ThemeName) -> dict[str, Any]:
-        from .charts import calibration_chart  # altair belongs to an extra
-
-        return {"calibration": calibration_chart(self, theme)}
 
     def _loss_table(self) -> TextTable:
         stages = [(stage.stage, (stage.loss, stage.over_baseline, stage.gain)) for stage in self.losses]
         rows = [(name, *("" if x is None else x.text("{:z.3f}".format) for x in numbers)) for name, numbers in stages]
         columns, title = ("stage", "loss", "over baseline", "gain"), "Loss on held-out windows, nats per token"
         return TextTable(title, columns, rows, note="gain: reduction from the stage before", breaks=("(",))
-
-    def _layer_table(self, what: str, title: str) -> TextTable:
-        """A column per stage after the swap."""
-        stages = {stage: name for stage, name in COLUMNS.items() if not self.table[f"error_{name}"].is_null().all()}
-        rows = [
-            (str(row["layer"]), *(percent(row[f"{what}_{name}"]) for name in stages.values()))
-            for row in self.layers.iter_rows(named=True)
-        ]
-        return TextTable(title, ("layer", *stages), rows)
 
 
 # -- Findings ---------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ _TIPS = {"length": "length L", "layer": "", "capacity": "keys N", **INTERVAL}
 _TIPS |= {"separability": "", "control": "random sets"}
 
 
-def capacity_chart(study: Capacity, theme: ThemeName) -> Spec:
+def charts_of(study: Capacity, theme: ThemeName) -> dict[str, Spec]:
     """The rise of the loss against the kept keys per way, N* against the length, and layers if they were measured."""
     colours, settings, view = THEMES[theme], study.manifest["settings"], study.view()
     rises = [_rises(study, way, colours) for way in settings["ways"]]
@@ -41,7 +41,7 @@ def capacity_chart(study: Capacity, theme: ThemeName) -> Spec:
     if longest:
         about.append(f"single layers at L = {longest[0]['length']:,}, on {longest[0]['windows']} of the windows")
     scales = ("color", "strokeDash", "strokeWidth", "x", "y")
-    return kit.finished(panels, plain(view.question), about, theme, independent=scales)
+    return {"capacity": kit.finished(panels, plain(view.question), about, theme, independent=scales)}
 
 
 # -- The whole model --------------------------------------------------------------------------------------------------

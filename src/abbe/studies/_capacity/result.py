@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import polars as pl
@@ -13,9 +13,8 @@ import polars as pl
 from ...results import Result
 from ...runs.loss import targets_words
 from ...views import TextTable, View
-from ...views.theme import ThemeName
 from ...words.finding import Finding
-from ...words.frames import HIGH, LOW, column, frame
+from ...words.frames import HIGH, LOW, Cell, column, frame
 from ...words.manifest import model_name, text_name
 from ...words.names import DELETION, RENORMALISED
 from ...words.numbers import interval, number, percent
@@ -23,18 +22,19 @@ from ...words.numbers import interval, number, percent
 Row = dict[str, Any]
 WAYS = (DELETION, RENORMALISED)
 
+_GROWTH = "Growth with the length: N* ~ L^g"
+_percent, _hundredths = partial(percent, digits=2), "{:.2f}".format
 _LENGTH = column("length", int, "tokens of the windows")
 _WAY = column("way", str, "deletion or renormalised: whether the kept weights are scaled up")
 _OF_LAYER = column("layer", int, "truncated alone; null for the whole model")
 _RISES = (
-    column("tau", float, "relative rise of the loss, as requested"),
+    column("tau", float, "relative rise of the loss, as requested", show=_percent),
     column("allowed", float, "relative rise that is allowed: tau, for a layer also its equal share of tau"),
 )
 _NOTE = (
     "tau: rise of the loss that is allowed; separability: share of the top N tokens in a ball around their sum that "
     "holds no other token; random sets: the same for N random tokens"
 )
-_hundredths = "{:.2f}".format
 
 
 def reported_way(ways: Sequence[str]) -> str:
@@ -56,7 +56,7 @@ def of_layers(table: pl.DataFrame) -> pl.DataFrame:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Capacity(Result, study="capacity"):
+class Capacity(Result, study="capacity", drawn=True):
     """The result of `capacity`.
 
     Attributes:
@@ -85,33 +85,30 @@ class Capacity(Result, study="capacity"):
         "a length, way and tau, of the whole model and of each layer truncated alone",
         *(_OF_LAYER, _LENGTH, _WAY, *_RISES),
         column("capacity", float, "N*: the least N at which the loss rises by at most `allowed`; high: many keys used"),
-        *(LOW, HIGH, column("share", float, "N* over the length")),
-        column("monotone", bool, "false if a smaller N held, too"),
-        column("first", int, "the least N tried that holds"),
+        *(LOW, HIGH, column("share", float, "N* over the length", label="N*/L", show=partial(percent, digits=3))),
+        *(column("monotone", bool, "false if a smaller N held, too"), column("first", int, "least N tried that holds")),
         column("windows", int, "that it was measured on"),
         column("separability_n", int, "size of the sets of `separability`"),
         column("separability", float, "share of that many selected tokens in a ball without others", interval=True),
-        column("control", float, "separability of as many random tokens"),
+        column("control", float, "separability of as many random tokens", label="random sets", share=True),
     )
     curve: pl.DataFrame = frame(
         "a loss that was evaluated",
         *(_OF_LAYER, _LENGTH, _WAY, column("n", int, "keys kept per query")),
-        column("loss", float, "with these keys alone"),
-        column("baseline", float, "loss of the unchanged model"),
+        *(column("loss", float, "with these keys alone"), column("baseline", float, "loss of the unchanged model")),
         *(column("rise", float, "loss over baseline, minus 1"), LOW, HIGH),
     )
     growth: pl.DataFrame = frame(
         "a way and an allowed rise, of the model and of each layer",
         *(_OF_LAYER, _WAY, *_RISES),
-        column("exponent", float, "of N* in the length; below 1 means that the share N*/L falls"),
+        column("exponent", float, "of N* in the length; below 1: the share N*/L falls", label="g", show=_hundredths),
         *(LOW, HIGH, column("lengths", int, "number of lengths fitted")),
     )
     correlation: pl.DataFrame = frame(
         "a way, length and allowed rise, over layers",
         *(_WAY, *_RISES, _LENGTH, column("separability_n", int, "common size of the sets")),
         column("correlation", float, "Spearman's, of capacity and separability"),
-        column("p_value", float, "two-sided"),
-        column("exact", bool, "whether all permutations were counted"),
+        *(column("p_value", float, "two-sided"), column("exact", bool, "whether all permutations were counted")),
         column("layers", int, "how many"),
     )
     findings: tuple[Finding, ...]
@@ -128,71 +125,37 @@ class Capacity(Result, study="capacity"):
         return targets_words(self.manifest["settings"]["targets"])
 
     def view(self) -> View:
-        about = f"on {text_name(self.manifest)}; only the top N* keys per query are kept", f"loss over {self.scored}"
-        return View(
-            study=self.study,
-            question=f"How many keys per query does {model_name(self.manifest)} need?",
-            about=about,
-            findings=self.findings,
-            tables=[_by_length(self), _growth(self), *_by_layer(self)],
-            charts=self._charts,
-            manifest=self.manifest,
+        model, growth, whole = of_model(self.table), of_model(self.growth), ("way", "interval", _BALL)
+        shown = ("length", "way", "tau", ("N*", _needed), ("interval", _ends), "share", _IN_BALL, "control")
+        return self._view(
+            f"How many keys per query does {model_name(self.manifest)} need?",
+            f"on {text_name(self.manifest)}; only the top N* keys per query are kept",
+            f"loss over {self.scored}",
+            tables=[
+                self._shown("Whole model", *shown, rows=model, missing="", note=_NOTE, whole=whole),
+                self._shown(_GROWTH, "tau", "way", "exponent", _EXPONENTS, table="growth", rows=growth),
+                *self._by_layer(),
+            ],
         )
 
-    def _charts(self, theme: ThemeName) -> dict[str, Any]:
-        from .charts import capacity_chart  # altair belongs to an extra
+    def _by_layer(self) -> list[TextTable]:
+        """A table per way at the longest length; the last one's note explains g and where the other lengths are.
 
-        return {"capacity": capacity_chart(self, theme)}
-
-
-# -- Tables for people ------------------------------------------------------------------------------------------------
-
-
-def _by_length(result: Capacity) -> TextTable:
-    rows = [
-        (f"{row['length']:,}", row["way"], percent(row["tau"], 2), _needed(row), *_ends(row), *_in_the_ball(row))
-        for row in of_model(result.table).to_dicts()
-    ]
-    columns = ("length", "way", "tau", "N*", "interval", "N*/L", "separability", "random sets")
-    whole = ("way", "interval", "separability")
-    return TextTable("Whole model", columns, rows, note=_NOTE, left=("way",), whole=whole)
-
-
-def _growth(result: Capacity) -> TextTable:
-    numbers = of_model(result.growth).select("tau", "way", "exponent", "low", "high").iter_rows()
-    rows = [
-        (percent(tau, 2), way, _hundredths(g), interval(low, high, _hundredths)) for tau, way, g, low, high in numbers
-    ]
-    return TextTable("Growth with the length: N* ~ L^g", ("tau", "way", "g", "interval"), rows, left=("way",))
-
-
-def _by_layer(result: Capacity) -> list[TextTable]:
-    """A table per way at the longest length; the last one's note explains g and where the other lengths are."""
-    rows = of_layers(result.table)
-    longest = rows.filter(pl.col("length") == pl.col("length").max())
-    tables = [_layers_of(longest.filter(way=way), result.growth) for way in longest["way"].unique(maintain_order=True)]
-    if others := ", ".join(f"{length:,}" for length in sorted({*rows["length"]} - {*longest["length"]})):
-        at = percent(min(rows["allowed"].to_list()), 2)
-        note = f"g: growth at {at}; layers at {others} tokens are in table.csv and --json"
-        tables[-1] = replace(tables[-1], note=note)
-    return tables
-
-
-def _layers_of(rows: pl.DataFrame, growth: pl.DataFrame) -> TextTable:
-    """A column per rise allowed: tau, and its equal share among the layers; g is for the smallest."""
-    way, length, by_layer = rows["way"][0], rows["length"][0], defaultdict[int, dict[float, Row]](dict)
-    for row in rows.sort("layer").to_dicts():
-        by_layer[row["layer"]][row["allowed"]] = row
-    allowed = sorted({*rows["allowed"]}, reverse=True)
-    grown = of_layers(growth).filter(way=way, allowed=allowed[-1])
-    exponents = {layer: (_hundredths(g),) for layer, g in grown.select("layer", "exponent").iter_rows()}
-    lines = [
-        (str(layer), *(_needed(at[rise]) for rise in allowed), *exponents.get(layer, ()), *_in_the_ball(at[allowed[0]]))
-        for layer, at in by_layer.items()
-    ]
-    more = (*(("g",) if exponents else ()), "separability", "random sets")
-    title = f"Each layer alone, {way}, {length:,} tokens: keys for a rise of at most"
-    return TextTable(title, ("layer", *(percent(rise, 2) for rise in allowed), *more), lines, whole=("separability",))
+        A column per rise allowed: tau, and its equal share among the layers; g is for the smallest.
+        """
+        rows, tables = of_layers(self.table), []
+        longest = rows.filter(pl.col("length") == pl.col("length").max())
+        *_, least = allowed = sorted({*longest["allowed"]}, reverse=True) or [0.0]
+        for (way, length), at in longest.group_by("way", "length", maintain_order=True):
+            grown = of_layers(self.growth).filter(way=way, allowed=least).select("layer", "exponent")
+            shown = at.filter(allowed=allowed[0]).sort("layer").join(grown, on="layer", how="left")
+            keys = [*(_keys_for(rise, at) for rise in allowed), *([_G] if len(grown) else []), _IN_BALL]
+            title = f"Each layer alone, {way}, {length:,} tokens: keys for a rise of at most"
+            tables.append(self._shown(title, "layer", *keys, "control", rows=shown, missing="", whole=(_BALL,)))
+        if others := ", ".join(f"{length:,}" for length in sorted({*rows["length"]} - {*longest["length"]})):
+            note = f"g: growth at {_percent(least)}; layers at {others} tokens are in table.csv and --json"
+            tables[-1] = replace(tables[-1], note=note)
+        return tables
 
 
 def _needed(row: Row) -> str:
@@ -200,14 +163,24 @@ def _needed(row: Row) -> str:
     return number(row["capacity"], 3) + ("" if row["monotone"] else f"? (first {row['first']:,})")
 
 
-def _ends(row: Row) -> tuple[str, str]:
-    """The interval, widened to whole numbers, and N*/L."""
+def _ends(row: Row) -> str:
+    """The interval, widened to whole numbers."""
     low, high = row["low"], row["high"]
-    ends = "" if low is None or high is None else f"{math.floor(low):,} to {math.ceil(high):,}"
-    return ends, percent(row["share"], 3)
+    return "" if low is None or high is None else f"{math.floor(low):,} to {math.ceil(high):,}"
 
 
-def _in_the_ball(row: Row) -> tuple[str, str]:
-    """Separability as "80 % of 20", and that of random sets."""
-    share = "" if row["separability"] is None else f"{percent(row['separability'])} of {row['separability_n']}"
-    return share, "" if row["control"] is None else percent(row["control"])
+def _in_the_ball(row: Row) -> str:
+    """ "80 % of 20"."""
+    return "" if row["separability"] is None else f"{percent(row['separability'])} of {row['separability_n']}"
+
+
+def _keys_for(rise: float, rows: pl.DataFrame) -> Cell:
+    """A column: the keys that each layer needs."""
+    needed = {row["layer"]: _needed(row) for row in rows.filter(allowed=rise).to_dicts()}
+    return _percent(rise), lambda row: needed[row["layer"]]
+
+
+_BALL = "separability"
+_IN_BALL: Cell = (_BALL, _in_the_ball)
+_EXPONENTS: Cell = ("interval", lambda row: interval(row["low"], row["high"], _hundredths))
+_G: Cell = ("g", lambda row: _hundredths(row["exponent"]))

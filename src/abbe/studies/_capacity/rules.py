@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from statistics import fmean
 from typing import Any
@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ...measures import enough_windows
 from ...results import Run
-from ...runs.lookup import Lookup
 from ...runs.loss import targets_words
 from ...words.finding import Finding
 from ...words.names import DELETION, PAPER_CRITICAL_SHARE, RENORMALISED
@@ -134,23 +133,21 @@ def sizes_for(rows: Sequence[Row]) -> list[int]:
     return sorted({shown_size(row["capacity"], row["length"]) for row in rows if row["layer"] is None})
 
 
-def with_separability(rows: Sequence[Row], run: Run, layer_numbers: Sequence[Container[int]]) -> list[Row]:
+def with_separability(rows: Sequence[Row], run: Run, layer_numbers: Sequence[Iterable[int]]) -> list[Row]:
     """The rows with separability added; `layer_numbers` are those of the run, by layer of the model.
 
     All layers of a length and way have one size: that of the whole model at the smallest tau.
     """
-    table, common, completed = Lookup(run), dict[tuple[int, str], int](), []
+    measured, layer = run.table.filter(pl.col("value").is_finite(), measure="separability"), pl.col("layer")
+    common, completed = dict[tuple[int, str], int](), []
     for row in rows:  # the model comes first, its taus ascending
-        at, size = (row["length"], row["way"]), shown_size(row["capacity"], row["length"])
-        if row["layer"] is None:
-            common.setdefault(at, size)
-            cells = [cell for cell in [table.overall("separability", row["length"], size)] if cell is not None]
-            ends = {"separability_low": cells[0].low, "separability_high": cells[0].high} if cells else {}
-        else:
-            size, ends, layers = common[at], {}, layer_numbers[row["layer"]]
-            heads = table.heads("separability", row["length"], size).items()
-            cells = [cell for (layer, _), cell in heads if layer in layers]
-        means = {"separability": _mean(cell.value for cell in cells), "control": _mean(cell.control for cell in cells)}
+        size, whole = shown_size(row["capacity"], row["length"]), row["layer"] is None
+        smallest = common.setdefault((row["length"], row["way"]), size)
+        size = size if whole else smallest
+        heads = layer.is_null() if whole else layer.is_in(list(layer_numbers[row["layer"]]))
+        cells = measured.filter(heads, length=row["length"], n=size)
+        ends = {f"separability_{end}": cells[end][0] for end in ("low", "high") if whole and len(cells)}
+        means = {"separability": _mean(cells["value"]), "control": _mean(cells["control"])}
         completed.append(row | {"separability_n": size} | means | ends)
     return completed
 

@@ -13,7 +13,7 @@ import polars as pl
 from ...results import Result
 from ...views import TextTable, View
 from ...words.finding import Finding, findings_from
-from ...words.frames import Column, column, frame
+from ...words.frames import Cell, Column, column, frame
 from ...words.manifest import model_name, part_of
 from ...words.names import BASELINE, JUMPS
 from ...words.numbers import MISSING, interval, many, number, percent, sentence
@@ -68,7 +68,6 @@ _COLUMNS = (
     column("extra_megabytes", float, "of the tensors of a forward pass, beyond the baseline",
            label="extra memory (MB)", signed=True),
 )  # fmt: skip
-_BY_NAME = {each.name: each for each in _COLUMNS}
 _NORMALIZER = column("normalizer", str, "baseline, a spec, patterns with specs, or a file")
 _PARTS = (  # of the rule
     column("affordable", bool, "whether its loss is at most 1 % worse", label="loss not 1 % worse"),
@@ -96,6 +95,7 @@ _ON_PAGE = {
 }
 # Relative to the baseline, whose own values are 0 or 1 by definition: an interval would look measured.
 _RELATIVE = ("loss_change", "loss_rise", "separable_gain", "capacity_ratio", "sensitivity_ratio", "needle_gain")
+_TERSE = ("terminal", "card")
 _NAME = 20  # letters that a column of a terminal has room for
 _MARK, _MARKED = "†", ("sensitivity", "sensitivity_ratio")
 _BETWEEN_JUMPS = (
@@ -118,7 +118,7 @@ _PROMPTS = (
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Comparison(Result, study="compare"):
+class Comparison(Result, study="compare", drawn=True):
     """The result of `compare`.
 
     Attributes:
@@ -145,14 +145,16 @@ class Comparison(Result, study="compare"):
         column("normalizer", str, "as in the table"), column("kind", str, "key-value or needle"),
         column("length", int, "tokens of the prompt"),
         column("depth", float, "place of the answer, from 0 (begin) to 1 (end)"), column("prompts", int, "how many"),
-        _measured("accuracy", float, "share of right answers, with Wilson's interval"),
-        column("chance", float, "accuracy of guessing among the candidates"),
-        _measured("gain", float, "accuracy minus the baseline's on the same prompts"),
-        _measured("margin", float, "logit of the right answer minus that of the best wrong one"),
+        _measured("accuracy", float, "share of right answers, with Wilson's interval", share=True),
+        column("chance", float, "accuracy of guessing among the candidates", show=partial(percent, digits=2)),
+        _measured("gain", float, "accuracy minus the baseline's on the same prompts", label="gain over baseline",
+                  share=True, signed=True),
+        _measured("margin", float, "logit of the right answer minus that of the best wrong one",
+                  label="margin (logits)", signed=True),
     )  # fmt: skip
     judgements: pl.DataFrame = frame(
         "an alternative, judged by the rule of the recommendation",
-        column("normalizer", str, "as in the table"),
+        column("normalizer", str, "as in the table", label="alternative"),
         *_PARTS,
     )
     recommendation: Finding
@@ -170,26 +172,18 @@ class Comparison(Result, study="compare"):
         return {"recommendation": findings_from([content["recommendation"]])[0]}
 
     def view(self) -> View:
-        def charts(theme: Any) -> Any:
-            from .charts import charts_of  # altair belongs to the extra `report`
-
-            return charts_of(self, theme)
-
-        return View(
-            study=self.study,
-            question=f"Would another normalizer help {model_name(self.manifest)}?",
-            about=[self._measured_on()],
+        return self._view(
+            f"Would another normalizer help {model_name(self.manifest)}?",
+            self._measured_on(),
             heading="The answer",
             findings=[self.recommendation],
             tables=[
                 *self._judged(),
-                *(self._numbers(*one, on=("terminal", "card"), breaks=("(",)) for one in _IN_TERMINAL.items()),
+                *(self._numbers(*one, on=_TERSE, breaks=("(",)) for one in _IN_TERMINAL.items()),
                 *(self._numbers(*one, on=("page",)) for one in _ON_PAGE.items()),
                 *self._needles(),
                 self._glossary(),
             ],
-            charts=charts,
-            manifest=self.manifest,
         )
 
     def _measured_on(self) -> str:
@@ -203,26 +197,24 @@ class Comparison(Result, study="compare"):
 
     def _judged(self) -> list[TextTable]:
         """Which parts of the rule hold: a list in the terminal, which has no room for their columns."""
-        rows, listed = [], []
-        for row in self.judgements.to_dicts():
-            rows.append([row["normalizer"], *("✓ yes" if row[part.name] else "✗ no" for part in _PARTS)])
-            listed.append([row["normalizer"], ", ".join(part.label for part in _PARTS if row[part.name]) or MISSING])
-        columns = ["alternative", *(part.label for part in _PARTS)]
+
+        def holds(row: Mapping[str, Any]) -> str:
+            return ", ".join(part.label for part in _PARTS if row[part.name]) or MISSING
+
+        parts, title = [part.name for part in _PARTS], "By the rule"
         return [
-            TextTable("By the rule", ("alternative", "holds"), listed, on=("terminal", "card"), left=("holds",)),
-            TextTable("By the rule", columns, rows, _SWAPPED, on=("page",)),
+            self._shown(title, "normalizer", ("holds", holds), table="judgements", on=_TERSE, left=("holds",)),
+            self._shown(title, "normalizer", *parts, table="judgements", note=_SWAPPED, on=("page",)),
         ]
 
     def _numbers(self, title: str, names: Sequence[str], **options: Any) -> TextTable:
-        columns, numbers = [_BY_NAME[name] for name in names], self.table.to_dicts()
-        rows = [[name_of(row["normalizer"]), *(cell_text(each, row) for each in columns)] for row in numbers]
-        labels = ["normalizer", *(each.label for each in columns)]
-        notes = [_BETWEEN_JUMPS] if any(_MARK in cell for row in rows for cell in row[1:]) else []
+        table = self._shown(title, _NAMED, *(_cell(self.frame()[name]) for name in names), **options)
+        notes = [_BETWEEN_JUMPS] if any(_MARK in cell for row in table.rows for cell in row[1:]) else []
         notes += [self._intervals()] if names[0] == "loss" else []
         # A terminal has no room for long names and labels unless they are wrapped.
-        fitting = labels if max(len(row[0]) for row in rows) <= _NAME else labels[1:]
+        fitting = table.columns if max(len(row[0]) for row in table.rows) <= _NAME else table.columns[1:]
         whole = tuple(label for label in fitting if len(label) <= _NAME)
-        return TextTable(title, labels, rows, " ".join(notes), whole=whole, **options)
+        return replace(table, note=" ".join(notes), whole=whole)
 
     def _intervals(self) -> str:
         settings = part_of(self.manifest, "settings")
@@ -236,22 +228,16 @@ class Comparison(Result, study="compare"):
     def _needles(self) -> list[TextTable]:
         """Right answers by kind of prompt; and by length, one normalizer at a time."""
         of_kinds = self.needle.filter(pl.col("kind").is_not_null() & pl.col("depth").is_null())
-        given = 1 + int(part_of(self.manifest, "settings").get("needle_decoys") or 0)
-        measured = {name: replace(_BY_NAME[f"needle_{name}"], name=name) for name in ("accuracy", "gain", "margin")}
-
-        def table(title: str, rows: pl.DataFrame, *more: str, note: str = "", choose: str = "") -> TextTable:
-            cells = [
-                [name_of(row["normalizer"]), row["kind"], *(number(row[name]) for name in (*more, "prompts")),
-                 *(cell_text(each, row) for each in measured.values()), percent(row["chance"], 2)]
-                for row in rows.to_dicts()
-            ]  # fmt: skip
-            columns = ["normalizer", "kind", *more, "prompts", "accuracy", "gain over baseline"]
-            columns += ["margin (logits)", "chance"]
-            return TextTable(title, columns, cells, note, choose, on=("page",))
-
+        note = _PROMPTS.format(given=1 + int(part_of(self.manifest, "settings").get("needle_decoys") or 0))
+        answers = [_cell(self.frame("needle")[name]) for name in ("accuracy", "gain", "margin")]
         whole = pl.col("length").is_null()
+
+        def table(title: str, rows: pl.DataFrame, *more: str, **options: Any) -> TextTable:
+            columns: list[str | Cell] = [_NAMED, "kind", *more, "prompts"]
+            return self._shown(title, *columns, *answers, "chance", table="needle", rows=rows, on=("page",), **options)
+
         return [
-            table("Needle test", of_kinds.filter(whole), note=_PROMPTS.format(given=given)),
+            table("Needle test", of_kinds.filter(whole), note=note),
             table("Needle test by length", of_kinds.filter(~whole), "length", choose="normalizer"),
         ]
 
@@ -264,6 +250,13 @@ class Comparison(Result, study="compare"):
 def name_of(normalizer: str) -> str:
     """Name of a normalizer in tables and tooltips."""
     return f"{BASELINE} (softmax)" if normalizer == BASELINE else normalizer
+
+
+_NAMED: Cell = ("normalizer", lambda row: name_of(row["normalizer"]))
+
+
+def _cell(each: Column) -> Cell:
+    return each.label, partial(cell_text, each)
 
 
 def cell_text(each: Column, row: Mapping[str, Any]) -> str:

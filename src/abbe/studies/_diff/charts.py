@@ -24,7 +24,7 @@ _BOTH_WAYS: dict[ThemeName, tuple[str, str, str]] = {
 _NARROW = 232
 
 
-def charts(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
+def charts_of(diff: Difference, theme: ThemeName) -> dict[str, Spec]:
     """A map of the heads per chosen measure; with more than two models also measures over all of them.
 
     Dispersion and separability are chosen, preceded by the measure that changed most if it is neither.

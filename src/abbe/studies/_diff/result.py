@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import groupby
 from typing import Any, ClassVar
 
 import polars as pl
 
 from ...measures import enough_windows
-from ...results import Result
+from ...results import RUN_COLUMNS, Result
 from ...views import TextTable, View
 from ...words.finding import Fact, Finding
-from ...words.frames import HEAD, HIGH, LAYER, LENGTH, LOW, column, frame
+from ...words.frames import HIGH, LOW, Cell, column, frame
 from ...words.manifest import text_name
 from ...words.measures import measure_words, usual_size
-from ...words.numbers import heads_of, interval, many, number, percent, sentence
+from ...words.numbers import heads_of, interval, many, number, percent, sentence, with_interval
 
 MAIN = (  # measures for a first look
     "effective_tokens", "max_weight", "separability", "top_mass", "sink_mass", "previous_token", "induction",
@@ -30,12 +31,11 @@ _CHANGED_HEADS = 3  # among the largest changes
 _IN_TERMINAL, _ON_PAGE = 10, 60  # rows of a table
 _MOST_HEADS = 400  # for which a page holds all main measures
 _BARE = ("weight", "share", "exponent")  # units that the label already says
-_N = column("n", int, "size N of the selected set; null for measures of the whole row")
-_MEASURE = column("measure", str, "name of the measure")
+_signed, _two = partial(number, digits=3, signed=True), partial(number, digits=2)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Difference(Result, study="diff"):
+class Difference(Result, study="diff", json_file="findings.json", drawn=True):
     """The result of `diff`: the differences between the first and the last side.
 
     Attributes:
@@ -57,26 +57,19 @@ class Difference(Result, study="diff"):
 
     table: pl.DataFrame = frame(
         "a layer, head, window length, set size and measure; the largest changes first",
-        *(LAYER, HEAD, LENGTH, _N, _MEASURE),
+        *RUN_COLUMNS[1:6],
         column("first", float, "value of the first model, mean over windows"),
         column("second", float, "value of the last model"),
-        column("difference", float, "second minus first, on paired windows"),
-        *(LOW, HIGH),
+        *(column("difference", float, "second minus first, on paired windows", show=_signed), LOW, HIGH),
         column("effect", float, "difference over the spread of the measure among the heads"),
         column("p_value", float, "of a paired t test over windows"),
-        column("q_value", float, "of Benjamini and Hochberg, over all heads, measures, sizes and lengths"),
+        column("q_value", float, "of Benjamini and Hochberg, over all heads, measures, sizes and lengths", show=_two),
         column("changed", bool, "whether it counts as changed: beyond chance and beyond rounding"),
         file="differences.parquet",
     )
     curves: pl.DataFrame = frame(
         "a side and a row of `abbe diagnose`",
-        column("side", int, "number of the model or checkpoint, from 0"),
-        column("model", str, "name of the model"),
-        *(LAYER, HEAD, LENGTH, _N, _MEASURE),
-        column("value", float, "what was measured, on average over queries and windows"),
-        *(LOW, HIGH),
-        column("limit", float, "proved bound of the value; null if there is none"),
-        column("control", float, "the same for random sets or for a uniform head; null if there is none"),
+        *(column("side", int, "number of the model or checkpoint, from 0"), *RUN_COLUMNS),
         file="curves.parquet",
     )
     findings: tuple[Finding, ...] = field(repr=False)
@@ -85,10 +78,6 @@ class Difference(Result, study="diff"):
     def __repr__(self) -> str:
         changed = self.changed.select("layer", "head").unique().height
         return f"Difference({self.names[0]} to {self.names[-1]}, {changed} of {self.heads} heads changed)"
-
-    @classmethod
-    def _summary(cls) -> str:
-        return "findings.json"
 
     @property
     def names(self) -> list[str]:
@@ -118,26 +107,14 @@ class Difference(Result, study="diff"):
         settings, names = self.manifest["settings"], self.names
         lengths = ", ".join(f"{length:,}" for length in settings["lengths"])
         between = f"; {many(len(names) - 2, 'checkpoint')} between them" if len(names) > 2 else ""
-
-        def charts(theme: Any) -> dict[str, Any]:
-            from .charts import charts  # altair belongs to an extra
-
-            return charts(self, theme)
-
-        return View(
-            study=self.study,
-            question=f"What changes from {names[0]} to {names[-1]}?",
-            about=[
-                f"{many(self.heads, 'head')} on {text_name(self.manifest)}, {many(settings['windows'], 'window')} of "
-                f"{lengths} tokens, the same for all{between}",
-                f"intervals are paired over windows; a change counts at a q value of at most {1 - settings['level']:g} "
-                "(Benjamini and Hochberg over all heads and measures)",
-            ],
+        return self._view(
+            f"What changes from {names[0]} to {names[-1]}?",
+            f"{many(self.heads, 'head')} on {text_name(self.manifest)}, {many(settings['windows'], 'window')} of "
+            f"{lengths} tokens, the same for all{between}",
+            f"intervals are paired over windows; a change counts at a q value of at most {1 - settings['level']:g} "
+            "(Benjamini and Hochberg over all heads and measures)",
             heading="What changed",
-            findings=self.findings,
             tables=self._tables(),
-            charts=charts,
-            manifest=self.manifest,
         )
 
     def _tables(self) -> list[TextTable]:
@@ -175,29 +152,25 @@ class Difference(Result, study="diff"):
         return self._full("One head", shown, note, choose="head")
 
     def _full(self, title: str, rows: pl.DataFrame, note: str = "", choose: str = "") -> TextTable:
-        """All columns, for the page; those of all heads together have no place."""
-        columns = ("where", "measure", self.names[0], self.names[-1], "difference", "interval", "q value")
-        skip = int(rows["head"].null_count() > 0)
-        cells = [self._cells(row)[skip:] for row in rows.to_dicts()]
-        return TextTable(title, columns[skip:], cells, note, choose, on=("page",) if choose else ("page", "card"))
+        """All columns, for the page."""
+        on, values = ("page",) if choose else ("page", "card"), ("difference", ("interval", _interval), "q_value")
+        return self._rows(title, rows, (self.names[0], self.names[-1]), *values, note=note, choose=choose, on=on)
 
     def _short(self, title: str, rows: pl.DataFrame) -> TextTable:
         """As wide as a terminal of 80 columns: the interval stands below the change, and names are left out."""
-        full = self._full(title, rows)
-        columns = ("where", "measure", "from", "to", "change")[7 - len(full.columns) :]
-        cells = [(*row[:-3], f"{row[-3]} ({row[-2]})" if row[-2] else row[-3]) for row in full.rows]
-        return TextTable(title, columns, cells, on=("terminal",), breaks=("head", "("), left=("measure",))
+        breaks, left = ("head", "("), ("measure",)
+        return self._rows(title, rows, ("from", "to"), ("change", _change), on=("terminal",), breaks=breaks, left=left)
 
-    def _cells(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        long = len(self.manifest["settings"]["lengths"]) > 1 and row["length"]
-        return (
-            f"layer {row['layer']}, head {row['head']}",
-            _label(row) + (f", L = {row['length']}" if long else ""),
-            *(number(row[side], 3) for side in ("first", "second")),
-            number(row["difference"], 3, signed=True),
-            _interval(row),
-            "" if row["q_value"] is None else number(row["q_value"], 2),
-        )
+    def _rows(
+        self, title: str, rows: pl.DataFrame, names: tuple[str, str], *more: str | Cell, **options: Any
+    ) -> TextTable:
+        """Measures with their values on both sides; those of all heads together have no place."""
+        several = len(self.manifest["settings"]["lengths"]) > 1
+        where: Cell = ("where", lambda row: f"layer {row['layer']}, head {row['head']}")
+        measure: Cell = ("measure", lambda row: _label(row, at_length=several))
+        sides = [replace(self.frame()[side], label=name) for side, name in zip(("first", "second"), names, strict=True)]
+        place = [] if rows["head"].null_count() else [where]
+        return self._shown(title, *place, measure, *sides, *more, rows=rows, missing="", **options)
 
 
 # -- What changed, in sentences, each with its rule and its numbers ---------------------------------------------------
@@ -323,8 +296,10 @@ def _named(row: Mapping[str, Any]) -> str:
     return f"{_label(row)}, {_moved(row)}"
 
 
-def _label(row: Mapping[str, Any]) -> str:
-    return measure_words(row["measure"]).label + ("" if row["n"] is None else f", N = {row['n']}")
+def _label(row: Mapping[str, Any], at_length: bool = False) -> str:
+    size = "" if row["n"] is None else f", N = {row['n']}"
+    length = f", L = {row['length']}" if at_length and row["length"] else ""
+    return measure_words(row["measure"]).label + size + length
 
 
 def _moved(row: Mapping[str, Any]) -> str:
@@ -332,11 +307,15 @@ def _moved(row: Mapping[str, Any]) -> str:
     unit = "nats" if row["measure"] == LOSS else measure_words(row["measure"]).unit
     values = f"from {number(row['first'], 3)} to {number(row['second'], 3)}"
     values += f" {unit}" if unit and unit not in _BARE else ""
-    return f"{values} ({number(row['difference'], 3, signed=True)}{f', {ends}' if ends else ''})"
+    return f"{values} ({_signed(row['difference'])}{f', {ends}' if ends else ''})"
+
+
+def _change(row: Mapping[str, Any]) -> str:
+    return with_interval(row["difference"], row["low"], row["high"], _signed)
 
 
 def _interval(row: Mapping[str, Any]) -> str:
-    return interval(row["low"], row["high"], lambda end: number(end, 3, signed=True))
+    return interval(row["low"], row["high"], _signed)
 
 
 def _facts(row: Mapping[str, Any]) -> dict[str, Fact]:

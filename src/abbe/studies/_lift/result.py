@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,9 +14,9 @@ import polars as pl
 from ...results import Result
 from ...views import TextTable, View
 from ...words.finding import Finding, Step
-from ...words.frames import column, frame
+from ...words.frames import Cell, Column, column, frame
 from ...words.manifest import model_name, part_of, text_name
-from ...words.numbers import MISSING, interval, number, with_interval
+from ...words.numbers import interval, number
 from .rules import share_text, signed
 
 PLAN_FILE, CONTROL_FILE = "plan.safetensors", "softmax.safetensors"
@@ -26,18 +26,20 @@ _CHANGES = "In brackets: change over the baseline and its interval, over the sam
 _WANTED = {"sparse": "be made sparse", "loss": "get a lower loss", "retrieval": "find more pass keys"}
 Row = Mapping[str, Any]
 _change = partial(column, interval=True)
-_ZEROS = column("zeros", float, "share of the visible keys whose weight is exactly 0")
+_ZEROS = column("zeros", float, "share of the visible keys whose weight is exactly 0", share=True)
 _ACTIVE = column("active", float, "keys with a weight above 0")
 _EFFECTIVE = column("effective_tokens", float, "1 over the sum of squared weights")
-_SENSITIVITY = column("sensitivity_ratio", float, "sensitivity at equal selectivity, over the baseline's")
-_LOSS = column("loss", float, "in nats per token")
+_two, _nats = partial(number, digits=2), "{:.3f}".format
+_EQUAL = "sensitivity at equal selectivity, over the baseline's"
+_SENSITIVITY = column("sensitivity_ratio", float, _EQUAL, label="sensitivity", show=_two)
+_LOSS = column("loss", float, "in nats per token", show=_nats)
 _CONTENDER = column("contender", str, "the baseline; softmax, tuned the same way; or the plan")
-_RISE = _change("rise", float, "relative rise of the loss over the baseline's")
+_RISE = _change("rise", float, "relative rise of the loss over the baseline's", show=signed)
 _OVER_CONTROL = "relative rise of the loss over that of softmax, tuned the same way"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Lift(Result, study="lift"):
+class Lift(Result, study="lift", drawn=True):
     """The result of `lift`.
 
     Attributes:
@@ -68,19 +70,19 @@ class Lift(Result, study="lift"):
     plan: str
     table: pl.DataFrame = frame(
         "a contender on the test text: the baseline; softmax, tuned the same way; the plan",
-        _CONTENDER, _LOSS, column("longer_loss", float, "the same on the longest windows (goal retrieval)"),
+        _CONTENDER, _LOSS, column("longer_loss", float, "the same on the longest windows (goal retrieval)", show=_nats),
         _ZEROS, _ACTIVE, _EFFECTIVE,
         column("lists", float, "share of key-value lists answered"),
         column("sentences", float, "share of sentences found among decoys"),
         column("pass_keys", float, "share of pass keys found"), _SENSITIVITY, _RISE,
-        _change("longer_rise", float, "the same of `longer_loss`"),
+        _change("longer_rise", float, "the same of `longer_loss`", show=signed),
         _change("zeros_gain", float, "share of zeros minus the baseline's"),
         _change("needle_gain", float, "accuracy on lists and sentences minus the baseline's"),
         _change("lists_gain", float, "accuracy on lists minus the baseline's"),
         _change("sentences_gain", float, "accuracy on sentences minus the baseline's"),
         _change("key_gain", float, "pass keys found minus the baseline's"),
         _change("control_rise", float, f"{_OVER_CONTROL}; the plan's only"),
-        column("time_ratio", float, "of a forward pass, over the baseline's"),
+        column("time_ratio", float, "of a forward pass, over the baseline's", label="time", show="{:.2f}".format),
         column("seconds", float, "of a forward pass"),
     )  # fmt: skip
     scan: pl.DataFrame = frame(
@@ -97,14 +99,15 @@ class Lift(Result, study="lift"):
         column("plan", str, "patterns and specs, in one line"), column("layers", int, "how many are changed"),
         column("steps", int, "of tuning"), _LOSS, _RISE, column("gain", float, "what the goal gains"), _ZEROS, _ACTIVE,
         _EFFECTIVE, column("chosen", bool, "whether it went on to be tested"),
-        _change("control_rise", float, f"{_OVER_CONTROL}; null if it was not tuned, or is softmax itself"),
+        _change("control_rise", float, f"{_OVER_CONTROL}; null if it was not tuned, or is softmax itself", show=signed,
+                label="over softmax tuned the same way"),
     )  # fmt: skip
     keys: pl.DataFrame = frame(
         "a contender, length and depth (goal retrieval)",
         _CONTENDER, column("length", int, "tokens of the prompt"),
         column("depth", float, "place of the pass key, from 0 to 1"), column("prompts", int, "how many"),
         _change("right", float, "share of pass keys found"),
-        column("log_probability", float, "of the five digits, mean"),
+        column("log_probability", float, "of the five digits, mean", label="log-probability"),
     )  # fmt: skip
     findings: tuple[Finding, ...]
     manifest: Mapping[str, Any]
@@ -125,86 +128,48 @@ class Lift(Result, study="lift"):
         return kept | super()._from_content(content, folder)
 
     def view(self) -> View:
-        def charts(theme: Any) -> Any:
-            from .charts import charts_of  # altair belongs to the extra `report`
-
-            return charts_of(self, theme)
-
         manifest, settings = self.manifest, part_of(self.manifest, "settings")
         windows, goal = part_of(manifest, "windows"), str(settings.get("goal"))
         counts = ", ".join(f"{len(windows.get(name) or ())} {name}" for name in ("training", "validation", "test"))
         longer = "".join(f", and of {n:,} tokens to test the loss" for n in (manifest.get("loss_lengths") or ())[1:])
-        return View(
-            study=self.study,
-            question=f"Can {model_name(manifest)} {_WANTED.get(goal, '')} with another normalizer?",
-            about=[f"on {text_name(manifest)}: windows of {settings.get('length')} tokens, {counts}{longer}"],
-            findings=self.findings,
+        return self._view(
+            f"Can {model_name(manifest)} {_WANTED.get(goal, '')} with another normalizer?",
+            f"on {text_name(manifest)}: windows of {settings.get('length')} tokens, {counts}{longer}",
             steps=self._steps(),
-            tables=[*self._tested(), self._found_keys(), self._tried(), self._scanned()],
-            charts=charts,
-            manifest=manifest,
+            tables=[*self._tested(), *self._searched()],
         )
 
     def _tested(self) -> list[TextTable]:
         """What was tested: losses, weights, answers; each fits into a terminal of 80 columns."""
-        rows, settings = self.table.to_dicts(), part_of(self.manifest, "settings")
-        losses = {"loss": ("loss", "rise")}
+        table, breaks = self.frame(), ("(",)
+        losses: list[str | Column] = ["loss", "rise"]
         if self.table["longer_loss"].is_not_null().any():
-            longest = (self.manifest.get("loss_lengths") or (0,))[-1]
-            losses = {
-                f"{settings.get('length') or 0:,}": ("loss", "rise"),
-                f"{longest:,}": ("longer_loss", "longer_rise"),
-            }
-        columns = [f"{name}, {n}" if len(losses) > 1 else name for n in losses for name in ("loss", "rise")]
-        kinds = {"lists": "lists_gain", "sentences": "sentences_gain"}
-        if self.table["pass_keys"].is_not_null().any():
-            kinds["pass_keys"] = "key_gain"
-
-        def of(title: str, columns: Sequence[str], cells: Callable[[Row], list[str]], note: str = "") -> TextTable:
-            named = [[row["contender"], *cells(row)] for row in rows]
-            return TextTable(title, ["contender", *columns], named, note, breaks=("(",))
-
+            lengths = part_of(self.manifest, "settings").get("length") or 0, self.manifest["loss_lengths"][-1]
+            losses = [
+                replace(table[f"{longer}{name}"], label=f"{name}, {length:,}")
+                for length, longer in zip(lengths, ("", "longer_"), strict=True)
+                for name in ("loss", "rise")
+            ]
+        gains = {"lists": "lists_gain", "sentences": "sentences_gain", "pass_keys": "key_gain"}
+        answers = [_with_gain(name, gain) for name, gain in gains.items() if self.table[name].is_not_null().any()]
+        weights = ("zeros", "active", "sensitivity_ratio", "time_ratio")
         return [
-            of("Tested once, on the test text", columns,
-               lambda row: [text for loss, rise in losses.values() for text in (_loss(row[loss]), _risen(row, rise))]),
-            of("Weights and time", ("zeros", "active", "sensitivity", "time"),
-               lambda row: [share_text(row["zeros"]), number(row["active"], 3), number(row["sensitivity_ratio"], 2),
-                            f"{row['time_ratio']:.2f}"]),
-            of("Right answers", [name.replace("_", " ") for name in kinds],
-               lambda row: [_with_gain(row, *pair) for pair in kinds.items()], _CHANGES),
-        ]  # fmt: skip
+            self._shown("Tested once, on the test text", "contender", *losses, breaks=breaks),
+            self._shown("Weights and time", "contender", *weights),
+            self._shown("Right answers", "contender", *answers, note=_CHANGES, breaks=breaks),
+        ]
 
-    def _found_keys(self) -> TextTable:
-        rows = [
-            (row["contender"], f"{row['length']:,}", f"{row['depth']:g}",
-             f"{round(row['right'] * row['prompts'])} of {row['prompts']}", number(row["log_probability"], 3))
-            for row in self.keys.to_dicts()
-        ]  # fmt: skip
-        columns = ("contender", "length", "depth", "found", "log-probability")
-        return TextTable("Pass keys by length and depth", columns, rows, choose="contender", on=("page",))
-
-    def _tried(self) -> TextTable:
-        plans = self.plans.to_dicts()
-        ordered = sorted(plans, key=lambda row: (not row["chosen"], -row["steps"], -(row["gain"] or 0.0)))
-        rows = [
-            (row["plan"], str(row["steps"]), _risen(row, "rise"), _risen(row, "control_rise"),
-             share_text(row["zeros"]), number(row["gain"], 3))
-            for row in ordered[:_MOST_PLANS]
-        ]  # fmt: skip
-        left = len(ordered) - len(rows)
-        columns = ("plan", "steps", "rise", "over softmax tuned the same way", "zeros", "gain")
-        title, note = "Plans, on the validation text; the first was tested", f"{left} more in plans.csv"
-        return TextTable(title, columns, rows, note if left > 0 else "", on=("page",), left=("plan",))
-
-    def _scanned(self) -> TextTable:
-        rows = [
-            (row["layers"], row["normalizer"], signed(row["harm"]), share_text(row["zeros"]),
-             f"{number(row['effective_tokens'], 3)} of {number(row['effective_tokens_baseline'], 3)}",
-             number(row["sensitivity_ratio"], 2))
-            for row in self.scan.to_dicts()
-        ]  # fmt: skip
-        columns = ("layers", "normalizer", "rise", "zeros", "effective tokens", "sensitivity")
-        return TextTable("Each group of layers alone", columns, rows, on=("page",))
+    def _searched(self) -> list[TextTable]:
+        """Pass keys, plans, and each group of layers, for the page."""
+        gain, on = pl.col("gain").fill_null(0), ("page",)
+        plans = self.plans.sort("chosen", "steps", gain, descending=True, maintain_order=True).head(_MOST_PLANS)
+        left, title = self.plans.height - plans.height, "Plans, on the validation text; the first was tested"
+        note = f"{left} more in plans.csv" if left else ""
+        return [
+            self._shown("Pass keys by length and depth", *_OF_KEYS, table="keys", choose="contender", on=on),
+            self._shown(title, *_OF_PLANS, table="plans", rows=plans, note=note, on=on, left=("plan",)),
+            self._shown("Each group of layers alone", *_OF_LAYERS, table="scan", on=on),
+        ]
 
     def _steps(self) -> list[Step]:
         """Commands that use the plan and repeat the search, with what was given; none for a model or text in memory."""
@@ -231,23 +196,28 @@ def _options(name: str, values: Any) -> list[str]:
     return [word for value in listed for word in (name, "none" if value is None else str(value))]
 
 
-def _loss(value: float | None) -> str:
-    return MISSING if value is None else f"{value:.3f}"
+def _with_gain(name: str, gain: str) -> Cell:
+    """A column of "28 % (+12 %: +6 to +14 %)": a share, its gain over the baseline and the gain's interval, if any."""
 
+    def text(row: Row) -> str:
+        if row[gain] is None:
+            return share_text(row[name])
+        ends = interval(row[f"{gain}_low"], row[f"{gain}_high"], _points)
+        return f"{share_text(row[name])} ({_points(row[gain])}{f': {ends}' if ends else ''})"
 
-def _risen(row: Row, name: str) -> str:
-    """A change over the baseline with its interval."""
-    value, low, high = (row[f"{name}{end}"] for end in ("", "_low", "_high"))
-    return MISSING if value is None else with_interval(value, low, high, signed)
-
-
-def _with_gain(row: Row, column: str, gain: str) -> str:
-    """ "28 % (+12 %: +6 to +14 %)": a share, its gain over the baseline and the gain's interval, if any."""
-    if row[gain] is None:
-        return share_text(row[column])
-    ends = interval(row[f"{gain}_low"], row[f"{gain}_high"], _points)
-    return f"{share_text(row[column])} ({_points(row[gain])}{f': {ends}' if ends else ''})"
+    return name.replace("_", " "), text
 
 
 def _points(gain: float) -> str:
     return f"{100 * gain:+z.0f} %"
+
+
+def _effective(row: Row) -> str:
+    return f"{number(row['effective_tokens'], 3)} of {number(row['effective_tokens_baseline'], 3)}"
+
+
+_FOUND: Cell = ("found", lambda row: f"{round(row['right'] * row['prompts'])} of {row['prompts']}")
+_HARM: Cell = ("rise", lambda row: signed(row["harm"]))
+_OF_LAYERS = ("layers", "normalizer", _HARM, "zeros", ("effective tokens", _effective), "sensitivity_ratio")
+_OF_KEYS = ("contender", "length", "depth", _FOUND, "log_probability")
+_OF_PLANS = ("plan", "steps", "rise", "control_rise", "zeros", "gain")

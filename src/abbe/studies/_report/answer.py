@@ -62,16 +62,36 @@ def _listed(noun: str, numbers: Sequence[int]) -> str:
     return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
 
 
+_REST = "at the largest length; the others are uniform, blurred, fading or not measured."
+_RULES = {  # the grade of each answer and its rule; an answer is the first that holds
+    "not measured": ("look", "No head has a verdict."),
+    NOT_LEARNED: ("bad", ""),  # the verdict has it
+    "sinks": (
+        "good",
+        f"At least {percent(SINKS)} of the measured heads are sinks: more than half of their weight is on the first "
+        "visible key. This is usual in large models and not wrong by itself. At least "
+        f"{percent(HEALTHY)} of the heads are sinks, sharp or selective.",
+    ),
+    "dispersing": (
+        "bad",
+        f"At least {percent(DISPERSED)} of the measured heads are uniform or blurred at the largest length; the "
+        "first length at which that many are near the entropy ceiling or no better than random sets is named.",
+    ),
+    "fading": ("look", f"At least {percent(FADES)} of the measured heads have a decay exponent of 0.5 or more."),
+    "healthy": ("good", f"At least {percent(HEALTHY)} of the heads are sharp, selective or sinks {_REST}"),
+    "mixed": ("look", f"Fewer than {percent(HEALTHY)} of the heads are sharp, selective or sinks {_REST}"),
+}
+
+
 def answer(
     heads: Sequence[HeadVerdict], verdicts: Sequence[Finding], growth: pl.DataFrame, lengths: Sequence[int]
 ) -> Answer:
     """The first of: not measured, hardly learned, sinks, dispersing, fading, healthy, mixed."""
     count = Counter(head.kind for head in heads)
-    measured = len(heads) - count["not measured"]
-    selecting, scattered = count["sharp"] + count["selective"], count["uniform"] + count["blurred"]
+    measured, scattered = len(heads) - count["not measured"], count["uniform"] + count["blurred"]
     others = tuple((head.layer, head.head) for head in heads if head.kind not in (*_SELECTING, "sink"))
     few_others = len(heads) - len(others) >= HEALTHY * len(heads)
-    unlearned = next((finding for finding in verdicts if finding.topic == NOT_LEARNED), None)
+    unlearned = [finding.rule for finding in verdicts if finding.topic == NOT_LEARNED]
 
     def most(kind_count: int, least: float) -> bool:
         return kind_count >= least * max(1, measured)
@@ -79,70 +99,32 @@ def answer(
     def counted(kind_count: int, singular: str, plural: str) -> str:
         return heads_of(kind_count, measured, singular, plural)
 
-    of_guessing = "the next token is predicted no better than by guessing"
+    guessing = "the next token is predicted no better than by guessing"
+    if most(count["uniform"], UNIFORM_HEADS):
+        guessing = f"{counted(count['uniform'], 'weights its', 'weight their')} keys almost evenly"
     evenly = f"{counted(scattered, 'weights its', 'weight their')} keys almost evenly or no better than at random"
     start, before = _dispersing_from(heads, growth, lengths, DISPERSED * measured)
     beyond = "" if before is None else f" beyond {before:,} tokens"
     at = "" if start is None else f" at {start:,} tokens" if before is None else f" from {start:,} tokens on"
-    select = heads_of(selecting, len(heads), "selects", "select")
+    to_sinks = f"{counted(count['sink'], 'gives', 'give')} more than half of the weight to the first token"
+    fades = f"{counted(count['fading'], 'fades', 'fade')} at least half as fast as a uniform head"
+    select = heads_of(count["sharp"] + count["selective"], len(heads), "selects", "select")
     if count["sink"]:
         select += f", {count['sink']:,} {'is a sink' if count['sink'] == 1 else 'are sinks'}, as is usual"
     select += f"; {len(others):,} to look at:" if others else ""
-    rest = "at the largest length; the others are uniform, blurred, fading or not measured."
-    answers = (  # topic, grade, whether it holds, what it says, its rule
-        ("not measured", "look", not measured, "Not measured: no head gave a number", "No head has a verdict."),
-        (
-            NOT_LEARNED,
-            "bad",
-            unlearned is not None,
-            f"Hardly learned: {counted(count['uniform'], 'weights its', 'weight their')} keys almost evenly"
-            if most(count["uniform"], UNIFORM_HEADS)
-            else f"Hardly learned: {of_guessing}",
-            unlearned.rule if unlearned else "",
-        ),
-        (
-            "sinks",
-            "good",
-            most(count["sink"], SINKS) and few_others,
-            f"Sinks: {counted(count['sink'], 'gives', 'give')} more than half of the weight to the first token, as is "
-            "usual",
-            f"At least {percent(SINKS)} of the measured heads are sinks: more than half of their weight is on the "
-            "first visible key. This is usual in large models and not wrong by itself. At least "
-            f"{percent(HEALTHY)} of the heads are sinks, sharp or selective.",
-        ),
-        (
-            "dispersing",
-            "bad",
-            most(scattered, DISPERSED),
-            f"Dispersing{beyond}: {evenly}{at}",
-            f"At least {percent(DISPERSED)} of the measured heads are uniform or blurred at the largest length; the "
-            "first length at which that many are near the entropy ceiling or no better than random sets is named.",
-        ),
-        (
-            "fading",
-            "look",
-            most(count["fading"], FADES),
-            f"Fading with length: {counted(count['fading'], 'fades', 'fade')} at least half as fast as a uniform head",
-            f"At least {percent(FADES)} of the measured heads have a decay exponent of 0.5 or more.",
-        ),
-        (
-            "healthy",
-            "good",
-            few_others,
-            f"Healthy: {select}",
-            f"At least {percent(HEALTHY)} of the heads are sharp, selective or sinks {rest}",
-        ),
-        (
-            "mixed",
-            "look",
-            True,
-            f"Mixed: {select}",
-            f"Fewer than {percent(HEALTHY)} of the heads are sharp, selective or sinks {rest}",
-        ),
-    )
-    place = next(i for i, (_, _, holds, _, _) in enumerate(answers) if holds)
-    topic, grade, _, opening, rule = answers[place]
-    if earlier := ", ".join(passed[0] for passed in answers[1:place]):
+    openings = {  # whether it holds, and what it says
+        "not measured": (not measured, "Not measured: no head gave a number"),
+        NOT_LEARNED: (bool(unlearned), f"Hardly learned: {guessing}"),
+        "sinks": (most(count["sink"], SINKS) and few_others, f"Sinks: {to_sinks}, as is usual"),
+        "dispersing": (most(scattered, DISPERSED), f"Dispersing{beyond}: {evenly}{at}"),
+        "fading": (most(count["fading"], FADES), f"Fading with length: {fades}"),
+        "healthy": (few_others, f"Healthy: {select}"),
+        "mixed": (True, f"Mixed: {select}"),
+    }
+    topic, opening = next((topic, opening) for topic, (holds, opening) in openings.items() if holds)
+    grade, rule = _RULES[topic]
+    rule = unlearned[0] if topic == NOT_LEARNED else rule
+    if earlier := ", ".join(list(_RULES)[1 : list(_RULES).index(topic)]):
         rule += f" None of the answers before it applies ({earlier})."
     made = Answer(grade, "", rule, topic, opening, others if topic in ("healthy", "mixed") else ())
     named = "; ".join(f"layer {layer}, {_listed('head', of_layer)}" for layer, of_layer in made.named)

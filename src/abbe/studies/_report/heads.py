@@ -153,9 +153,25 @@ def is_blurred(head: Head) -> bool | None:
     return None if cell.control is None or cell.control >= 1 else cell.at_least <= cell.control
 
 
+def is_sharp(head: Head) -> bool:
+    return (head.value("effective_tokens") or math.inf) <= SHARP
+
+
 def is_fading(head: Head) -> bool | None:
     decay = head.value("decay_exponent")
     return None if decay is None else decay >= FADING
+
+
+def _to_first(head: Head) -> str:
+    return f"{percent(head.value('sink_mass'))} of its weight goes to the first token it sees"
+
+
+def _entropy(head: Head) -> str:
+    return f"its entropy is {percent(head.entropy_share)} of the ceiling at {head.tokens:,} tokens"
+
+
+def _decay(head: Head) -> str:
+    return f"its largest weight scales as {power_of_n(head.value('decay_exponent') or 0)} as the context grows"
 
 
 def _separability(head: Head) -> str:
@@ -174,39 +190,12 @@ def _spread(head: Head) -> str:
 _Test = Callable[[Head], bool | None]
 _Words = Callable[[Head], str]
 _KINDS: tuple[tuple[str, _Test, str, _Words], ...] = (  # a head is of the first kind whose test holds
-    (
-        "sink",
-        is_sink,
-        f"more than {percent(SINK)} of the weight is on the first visible key",
-        lambda head: f"{percent(head.value('sink_mass'))} of its weight goes to the first token it sees",
-    ),
-    (
-        "uniform",
-        is_near_uniform,
-        f"the entropy is at least {percent(NEAR_UNIFORM)} of ln n",
-        lambda head: f"its entropy is {percent(head.entropy_share)} of the ceiling at {head.tokens:,} tokens",
-    ),
+    ("sink", is_sink, f"more than {percent(SINK)} of the weight is on the first visible key", _to_first),
+    ("uniform", is_near_uniform, f"the entropy is at least {percent(NEAR_UNIFORM)} of ln n", _entropy),
     ("blurred", is_blurred, "the interval of the separability reaches down to random sets", _separability),
-    (
-        "fading",
-        is_fading,
-        f"the decay exponent is at least {FADING:g} (a uniform head has 1)",
-        lambda head: (
-            f"its largest weight scales as {power_of_n(head.value('decay_exponent') or 0)} as the context grows"
-        ),
-    ),
-    (
-        "sharp",
-        lambda head: (head.value("effective_tokens") or math.inf) <= SHARP,
-        f"it has at most {SHARP:g} effective tokens",
-        _spread,
-    ),
-    (
-        "selective",
-        lambda head: head.value("effective_tokens") is not None,
-        "none of the other kinds applies",
-        _spread,
-    ),
+    ("fading", is_fading, f"the decay exponent is at least {FADING:g} (a uniform head has 1)", _decay),
+    ("sharp", is_sharp, f"it has at most {SHARP:g} effective tokens", _spread),
+    ("selective", lambda head: head.value("effective_tokens") is not None, "none of the other kinds applies", _spread),
 )
 _PATTERNS = (
     ("previous-token head", "previous_token", PREVIOUS_TOKEN, "the token just before the query"),

@@ -445,31 +445,19 @@ def key_numbers(e: Evidence) -> tuple[KeyNumber, ...]:
     decay, sensitivity = e.all.cell("decay_exponent"), e.all.cell("sensitivity_worst_mean")
     at_random = "" if separable.control is None else f"; of {size} drawn at random: {percent(separable.control)}"
     proved = f"; the proved ceiling is {sensitivity.limit:.3g} on average over queries" if sensitivity.limit else ""
+    share = f"The share of the top {size} that is separable from the rest{at_random}."
+    falls = (
+        f"The largest weight of a head scales as {power_of_n(decay.value or 0)} with the n keys it sees; a uniform "
+        "head's as n^-1."
+    )
+    moves = f"How far the weights move for a unit change of the logits in the worst direction{proved}."
+    named, per_logit = f"separability of {e.size} tokens" if e.size else "separability", f"{sensitivity.value or 0:.2g}"
     return (
         _key("effective tokens", "effective_tokens", effective, tokens(effective.value or 0), _effective(e, effective)),
-        _key(
-            f"separability of {e.size} tokens" if e.size else "separability",
-            "separability",
-            separable,
-            percent(separable.value),
-            f"The share of the top {size} that is separable from the rest{at_random}.",
-        ),
+        _key(named, "separability", separable, percent(separable.value), share),
         _critical_number(e),
-        _key(
-            "decay exponent",
-            "decay_exponent",
-            decay,
-            f"{decay.value or 0:.2f}",
-            f"The largest weight of a head scales as {power_of_n(decay.value or 0)} with the n keys it sees; a uniform "
-            "head's as n^-1.",
-        ),
-        _key(
-            "worst sensitivity",
-            "sensitivity_worst_mean",
-            sensitivity,
-            f"{sensitivity.value or 0:.2g} per logit",
-            f"How far the weights move for a unit change of the logits in the worst direction{proved}.",
-        ),
+        _key("decay exponent", "decay_exponent", decay, f"{decay.value or 0:.2f}", falls),
+        _key("worst sensitivity", "sensitivity_worst_mean", sensitivity, f"{per_logit} per logit", moves),
     )
 
 

@@ -53,7 +53,7 @@ _KINDS = ("sharp", "selective", "fading", "blurred", "uniform", "sink", "not mea
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Report(Result, study="report"):
+class Report(Result, study="report", drawn=True):
     """What `report` measured, and what follows from it.
 
     Attributes:
@@ -182,14 +182,8 @@ class Report(Result, study="report"):
         return super()._files() | {_SAMPLE: json.dumps({"sample": sample}, separators=(",", ":"))}
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
-        """From a folder whose manifest was read; all that follows from the measurements is made again.
-
-        Args:
-            folder: of the run.
-            manifest: of the run.
-            stored: the same with its checksums.
-        """
+    def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Report:
+        """All that follows from the measurements is made again."""
         content = read_content(folder / _SAMPLE, stored)
         try:
             sample = None if content["sample"] is None else Sample.from_json(content["sample"])
@@ -209,10 +203,9 @@ class Report(Result, study="report"):
         numbers = [(key.name, key.shown, ", ".join(_beside(key)), key.meaning) for key in self.numbers]
         advice = [(finding.topic, finding.sentence) for finding in self.advice]
         advised = "Advice" if self.learned else f"Advice. {NOTICE}"
-        return View(
-            study=self.study,
-            question=f"How selective is the attention of {model_name(self.manifest)}?",
-            about=[" ".join([f"{', '.join(self._measured())}.", precision_of(self.manifest)]).strip()],
+        return self._view(
+            f"How selective is the attention of {model_name(self.manifest)}?",
+            " ".join([f"{', '.join(self._measured())}.", precision_of(self.manifest)]).strip(),
             answer=self.answer,
             steps=self.next_steps(),
             findings=self.verdicts,
@@ -221,8 +214,6 @@ class Report(Result, study="report"):
                 TextTable("Numbers", beside, numbers, on=("card",)),
                 TextTable(advised, ("about", "advice"), advice, on=("terminal", "card"), left=("advice",)),
             ],
-            charts=self._figures,
-            manifest=self.manifest,
             page=Page("report.html.jinja", _SCRIPTS, self._page),
             more=[Words(""), Words("Numbers", style="bold"), self._numbers_grid()] if self.numbers else [],
         )
@@ -238,7 +229,7 @@ class Report(Result, study="report"):
             grid.add_row(Words(plain(key.name)), Group(value, Words(plain(key.meaning), style="dim")))
         return Padding(grid, (0, 0, 0, 2))
 
-    def _figures(self, theme: ThemeName) -> dict[str, Spec]:
+    def _charts(self, theme: ThemeName) -> dict[str, Spec]:
         from .charts import figures  # altair belongs to an extra
 
         return figures(self, self.floors, self.alternatives, self.sample, theme)

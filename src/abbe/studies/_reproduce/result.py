@@ -46,11 +46,9 @@ _OTHER_MACHINE = "Not the paper's machine, and perhaps another model and fewer w
 _STATEMENTS = Frame(
     "a statement of the paper",
     (
-        column("figure", str, "of the paper, or drift"),
-        column("topic", str, "in a few words"),
+        *(column("figure", str, "of the paper, or drift"), column("topic", str, "in a few words")),
         column("answer", str, "holds, does not hold, or cannot be judged"),
-        column("paper", str, "what it says"),
-        column("measured", str, "what this model shows"),
+        *(column("paper", str, "what it says"), column("measured", str, "what this model shows")),
         column("rule", str, "by which it is judged"),
     ),
 )
@@ -140,7 +138,7 @@ class Claim:
 
 
 @dataclass(frozen=True, eq=False)
-class Reproduction(Result, study="reproduce"):
+class Reproduction(Result, study="reproduce", json_file="reproduction.json"):
     """What `reproduce` measured: the data of the figures, the statements judged, and the seconds of each figure.
 
     Attributes:
@@ -192,10 +190,6 @@ class Reproduction(Result, study="reproduce"):
 
     # -- Files --------------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def _summary(cls) -> str:
-        return "reproduction.json"
-
     def as_json(self) -> dict[str, Any]:
         """Answer, statements, critical N under every reading, times and manifest."""
         readings = self.figures["2c"].tables.get("readings") if "2c" in self.figures else None
@@ -209,7 +203,7 @@ class Reproduction(Result, study="reproduce"):
         }
 
     def _files(self) -> dict[str, bytes | str]:
-        files: dict[str, bytes | str] = {"table.csv": self.table.write_csv(), self._summary(): as_text(self.as_json())}
+        files: dict[str, bytes | str] = {"table.csv": self.table.write_csv(), self.json_file: as_text(self.as_json())}
         for name, figure in self.figures.items():
             for table, rows in figure.tables.items():
                 files[f"data/figure-{name}-{table}.csv"] = rows.write_csv()
@@ -217,15 +211,8 @@ class Reproduction(Result, study="reproduce"):
         return files
 
     @classmethod
-    def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reproduction:
-        """From a folder whose manifest was read.
-
-        Args:
-            folder: of the run.
-            manifest: of the run.
-            stored: the same with its checksums.
-        """
-        content = read_content(folder / cls._summary(), stored)
+    def _read(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Reproduction:
+        content = read_content(folder / cls.json_file, stored)
         figures = {}
         for name, about in content["figures"].items():
             paths = sorted((folder / "data").glob(f"figure-{name}-*.parquet"))
@@ -244,7 +231,6 @@ class Reproduction(Result, study="reproduce"):
         shown = [self.figures[name] for name in (*FIGURES, DRIFT) if name in self.figures]
         facts, readings, times = self._facts(), self._readings(), self._times()
         all_hold = bool(self.claims) and all(claim.answer == "holds" for claim in self.claims)
-        statements = self.table.select("figure", "topic", "answer", "measured")
 
         def charts(theme: ThemeName) -> dict[str, Any]:
             from .charts import chart  # altair belongs to an extra
@@ -261,15 +247,13 @@ class Reproduction(Result, study="reproduce"):
                 "charts": as_json(both_themes(drawn)),
             }  # fmt: skip
 
-        return View(
-            study=self.study,
-            question=f"Which statements of the paper hold for {model_name(self.manifest)}?",
-            about=[f"{name}: {value}" for name, value in facts],
+        return self._view(
+            f"Which statements of the paper hold for {model_name(self.manifest)}?",
+            *(f"{name}: {value}" for name, value in facts),
             answer=finding.Answer("good" if all_hold else "look", self.answer, "each statement has a rule of its own"),
             more=[line for claim in self.claims for line in _statement_lines(claim)],
-            tables=[readings, times, TextTable("", statements.columns, statements.rows(), on=("card",))],
+            tables=[readings, times, self._shown("", "figure", "topic", "answer", "measured", on=("card",))],
             charts=charts,
-            manifest=self.manifest,
             page=Page("reproduce.html.jinja", ("page.js", "charts.js"), values),
         )
 
