@@ -68,8 +68,7 @@ NAMES = {
         "token_texts weight_of"
     ),
     "abbe.studies._reproduce.claims": "reproduce_judge=judge",
-    "abbe.studies._shared.calibrated": "learnable",
-    "abbe.studies._shared.fitting": "LayerRows RowReader fit",
+    "abbe.studies._shared.fitting": "LayerRows RowReader fit learnable",
     "abbe.studies._shared.truncation": (
         "COARSE Curve EXACT Sizes bracket crossings engine_interval=interval least_whole next_size trace "
         "truncated_rules"

@@ -27,10 +27,9 @@ from .._arguments import whole
 from .._errors import AbbeError
 from ..models import DeviceLike, Text, as_device
 from ..runs.executors import Local, current
-from ..runs.folder import claim_without_model
 from ..runs.inputs import FolderLike, as_folder
 from ..runs.measuring import finished_manifest, study_facts
-from ..runs.parts import Parts
+from ..runs.parts import Parts, claim_folder
 from ..runs.watch import Watch, watching
 from ..training import list_rules
 from ..words.finding import Finding
@@ -64,7 +63,7 @@ def run_experiment(
     settings = {"experiment": name, **given, "level": LEVEL, "rules": rules}
     with watching(progress) as watch:
         facts = {"task": task.facts()}
-        parts = claim_without_model(target, Experiment.study, facts, settings, watch.announce, device=place.type)
+        parts = claim_folder(target, Experiment.study, facts, settings, watch.announce, device=place.type)
         finished = _train(task, choices, parts, crew, watch, place)
         manifest = study_facts(Experiment.study, settings) | {
             "model": {"name": "small transformers", "parameters": None, "device": str(place)},

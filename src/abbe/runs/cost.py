@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 
 from .._errors import AbbeError
-from ..models import LoadedModel, checked_logits, free_memory, megabytes, shape_of
+from ..models import LoadedModel, Window, checked_logits, free_memory, megabytes, shape_of
 from ..words.numbers import about, many
 from .loss import LOGITS_AT_ONCE
-from .window import rows_at_once
+from .window import check_tokens, rows_at_once
 
 DIAGNOSIS = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
 CHECKED = 128  # tokens of a self-check
@@ -107,15 +107,15 @@ def memory_of(
 
 
 def plan_memory(
-    model: LoadedModel, lengths: Sequence[int], tokens: int, say: Callable[[str], object], *,
+    model: LoadedModel, windows: Sequence[Window], say: Callable[[str], object], *, longest: int = 0,
     queries: int | None = None, losses: bool = False,
 ) -> None:  # fmt: skip
     """Announce the memory of model and measures; refuse windows that cannot fit on a device of the model.
 
-    `tokens` is the length of the self-check. Windows are measured one by one: the longest decides, not how many.
+    Windows are measured one by one: the longest decides, not how many; `longest` if something else is longer.
     """
-    longest = max(lengths, default=0)
-    needed = memory_of(model, longest, queries, losses=losses, checked=tokens, warm=kernels_loaded()).peak
+    longest, checked = max(longest, *(window.length for window in windows)), len(check_tokens(model, windows))
+    needed = memory_of(model, longest, queries, losses=losses, checked=checked, warm=kernels_loaded()).peak
     by_device = {device: free_memory(torch.device(device)) for device in model.devices.split("+")}
     known = [(free, device) for device, free in by_device.items() if free is not None]
     free, device = min(known, key=lambda pair: pair[0], default=(None, ""))

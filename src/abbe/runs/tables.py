@@ -21,7 +21,7 @@ from torch import Tensor
 from .. import measures
 from ..measures import Reading, State, critical_of_units
 from ..results import SCHEMA
-from .settings import Settings
+from .inputs import Settings
 
 LEVELS = (0.01, 0.05)  # of the test, in the text and in the pseudocode of the paper
 EXPECTED: Mapping[str, str] = {  # with its key in the records of windows

@@ -19,8 +19,8 @@ from torch import Tensor
 import abbe
 from abbe.models import LoadedModel, tap
 from abbe.models import windows as cut_windows
+from abbe.runs.inputs import settings_for
 from abbe.runs.loss import window_losses
-from abbe.runs.settings import settings_for
 
 QUICK: dict[str, Any] = {"windows": 3, "held_out": 2, "length": 40, "queries": 12, "resamples": 50, "progress": False}
 
@@ -40,8 +40,8 @@ def rows_of(model: LoadedModel, queries: int | str = 12, windows: Any = None) ->
         names = []
         open_tap.listen(lambda call: names.append(call.name))
         reader = RowReader(model, open_tap, cut, settings)
-        reader.read([])
-        return reader.read(sorted(set(names)))
+        reader.rows([])
+        return reader.rows(sorted(set(names)))
 
 
 def planted(rows: LayerRows, spec: str, **values: list[float]) -> LayerRows:

@@ -21,7 +21,7 @@ from torch import Tensor
 import abbe
 from abbe.measures import Rows
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows
-from abbe.runs.settings import Settings, settings_for
+from abbe.runs.inputs import Settings, settings_for
 from abbe.runs.window import check_model, query_positions, run_model
 from abbe.studies import Report
 

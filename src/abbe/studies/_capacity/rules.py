@@ -21,7 +21,6 @@ from torch import Tensor
 
 from ...measures import enough_windows
 from ...results import Run
-from ...runs.lookup import Lookup
 from ...runs.loss import targets_words
 from ...words.finding import Finding
 from ...words.names import DELETION, PAPER_CRITICAL_SHARE, RENORMALISED
@@ -139,19 +138,22 @@ def with_separability(rows: Sequence[Row], run: Run, layer_numbers: Sequence[Con
 
     All layers of a length and way have one size: that of the whole model at the smallest tau.
     """
-    table, common, completed = Lookup(run), dict[tuple[int, str], int](), []
+    cells: dict[tuple[int, int], list[tuple[Any, ...]]] = {}  # layer, value, low, high and control
+    finite = run.table.filter((pl.col("measure") == "separability") & pl.col("value").is_finite())
+    for length, n, *cell in finite.select("length", "n", "layer", "value", "low", "high", "control").iter_rows():
+        cells.setdefault((length, n), []).append(tuple(cell))
+    common, completed = dict[tuple[int, str], int](), []
     for row in rows:  # the model comes first, its taus ascending
         at, size = (row["length"], row["way"]), shown_size(row["capacity"], row["length"])
         if row["layer"] is None:
             common.setdefault(at, size)
-            cells = [cell for cell in [table.overall("separability", row["length"], size)] if cell is not None]
-            ends = {"separability_low": cells[0].low, "separability_high": cells[0].high} if cells else {}
         else:
-            size, ends, layers = common[at], {}, layer_numbers[row["layer"]]
-            heads = table.heads("separability", row["length"], size).items()
-            cells = [cell for (layer, _), cell in heads if layer in layers]
-        means = {"separability": _mean(cell.value for cell in cells), "control": _mean(cell.control for cell in cells)}
-        completed.append(row | {"separability_n": size} | means | ends)
+            size = common[at]
+        layers = (None,) if row["layer"] is None else layer_numbers[row["layer"]]
+        chosen = [cell for cell in cells.get((row["length"], size), ()) if cell[0] in layers]
+        means = {"separability": _mean(cell[1] for cell in chosen), "control": _mean(cell[4] for cell in chosen)}
+        ends = dict(zip(("separability_low", "separability_high"), chosen[0][2:4], strict=True)) if chosen else {}
+        completed.append(row | {"separability_n": size} | means | (ends if row["layer"] is None else {}))
     return completed
 
 

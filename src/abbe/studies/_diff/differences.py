@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from ... import measures
-from ...runs.settings import Settings
+from ...runs.inputs import Settings
 from ...runs.tables import Record
 from .result import CRITICAL, CRITICAL_LEVEL, DECAY, LOSS, Difference
 

@@ -28,9 +28,8 @@ from ...normalizers import LogNScaling, Normalizer, normalizer
 from ...results import finite
 from ...runs.parts import Parts
 from ...runs.watch import Stages
-from .._shared.calibrated import learnable
 from .._shared.estimates import with_nan
-from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, only_learning, portions
+from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, learnable, only_learning, portions
 from .._shared.prompts import Haystack, PassKey, read_all
 from .._shared.swapped import at_equal_selectivity, effective_tokens, spread
 from .rules import CONTROL_SPEC, RETRIEVAL, LiftSettings
@@ -171,7 +170,7 @@ class Fits:
                 reader = RowReader(work.model, open_tap, sample, settings.reading())
                 queries = min(settings.queries, settings.length)
                 for names in portions(list(left), max(self.heads), len(sample), queries, settings.length):
-                    rows = reader.read(names)
+                    rows = reader.rows(names)
                     for name in names:
                         if name not in rows:
                             raise AbbeError(f"{name} was not called on this text: lift needs every attention layer")
