@@ -65,15 +65,15 @@ class Memory(NamedTuple):
 
 def estimate(
     model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = DIAGNOSIS, *,
-    queries: int | None = None, losses: bool = False, warm: bool = False, head: bool = True,
+    queries: int | None = None, losses: bool = False, warm: bool = False,
 ) -> Cost:  # fmt: skip
     """Scale the time of a forward pass on this many tokens to windows of these lengths, by operations.
 
     `queries` per window are measured (None: all). `losses` need the logits of all tokens. In a `warm` process the
-    kernels are loaded already. `head` says whether the timed pass computed logits.
+    kernels are loaded already.
     """
     shape = shape_of(model.network, model.kind)
-    timed = shape.operations(tokens, head) + shape.attention(tokens)
+    timed = shape.operations(tokens) + shape.attention(tokens)
     needed = sum(shape.operations(length, losses) + shape.attention(length) for length in lengths)
     memory = memory_of(model, max(lengths, default=0), queries, losses=losses, checked=tokens, warm=warm)
     return Cost(len(lengths), sum(lengths), overhead * (seconds / timed) * needed, memory.peak / 1e6)

@@ -140,10 +140,6 @@ def run_of(path: Path) -> str | None:
 
 
 def _read_tensors(path: Path, run: str, name: str) -> Tensors:
-    if path.is_dir():
-        raise AbbeError(f"{path} is a folder")
-    if not path.exists():
-        raise AbbeError(f"{path} is a link to nothing")
     with safe_open(path, "pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         block = (file.metadata() or {}).get(CHECKED)

@@ -27,7 +27,7 @@ from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
 from ...words.names import BASELINE
-from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, judge, learnable_rules, portions
+from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, judge, learnable_rules
 from .result import CALIBRATED, FINETUNED, FITTED, SWAPPED, TUNED, Calibration, calibration_findings, stage_losses
 
 _LENGTH = 512
@@ -240,10 +240,10 @@ class _Work:
         cost = estimate(self.model, [self.length] * passes, *timed, 1.0, losses=self.has_loss)
         self.watch.say(f"{len(left)} of {len(self.layers)} layers to fit, after that {cost}")
         self.watch.expect(len(left) + stages * len(self.held_out) + steps + tuned * len(self.layers))
-        rows = self._rows(open_tap, left)
+        reader = self._reader(open_tap, left)
 
         def make(part: str) -> None:
-            tensors, of_layer = dict[str, Tensor](), rows(part)
+            tensors, of_layer = dict[str, Tensor](), reader.rows(self.layers[part][0].name)
             # A copy: a fit that fails halfway has changed its normalizers.
             for number, group in enumerate(copy.deepcopy(self.layers[part])):
                 facts = group.at(of_layer, fit, self.settings["steps"])
@@ -255,24 +255,10 @@ class _Work:
         for part in left:
             self._load(part)
 
-    def _rows(self, open_tap: Tap, parts: Sequence[str]) -> Callable[[str], LayerRows]:
-        """The rows of a part, read from the original model in portions that fit in memory, and dropped once used."""
+    def _reader(self, open_tap: Tap, parts: Sequence[str]) -> RowReader:
         heads = max(len(group.heads) for groups in self.layers.values() for group in groups)
-        names = {part: self.layers[part][0].name for part in parts}
-        queries = min(self.base.queries or self.length, self.length)
-        together = portions(list(names.values()), heads, len(self.windows), queries, self.length)
-        reader, read = RowReader(self.model, open_tap, self.windows, self.base), dict[str, LayerRows]()
-
-        def rows(part: str) -> LayerRows:
-            name = names[part]
-            if name not in read:
-                read.clear()  # before the next portion is in memory
-                read.update(reader.rows(next(portion for portion in together if name in portion)))
-            if name not in read:
-                raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
-            return read.pop(name)
-
-        return rows
+        names = [self.layers[part][0].name for part in parts]
+        return RowReader(self.model, open_tap, self.windows, self.base, names, heads)
 
     def _load(self, part: str) -> bool:
         """Take over what an earlier call fitted, if the part is there."""
@@ -318,9 +304,9 @@ class _Work:
     def _judge_tuned(self) -> None:
         """Errors and zeros after fine-tuning, on the same rows, which are read again."""
         with tap(self.model) as open_tap:
-            rows = self._rows(open_tap, list(self.layers))
-            for part, groups in self.layers.items():
-                of_layer = rows(part)
+            reader = self._reader(open_tap, list(self.layers))
+            for groups in self.layers.values():
+                of_layer = reader.rows(groups[0].name)
                 for group in groups:
                     tuned = group.at(of_layer, judge)
                     group.columns |= dict(zip(("error_tuned", "zeros_tuned"), tuned, strict=True))

@@ -36,7 +36,7 @@ from .._shared.prompts import DEPTHS, KINDS, PassKeyMaker, PromptMaker, answers,
 from .._shared.swapped import ROUNDS as SPEED_ROUNDS
 from .._shared.swapped import at_equal_selectivity, baseline_logits, best_seconds, costs
 from . import fits, rules, search
-from .fits import LEARNING, PLANS, SCAN, TESTING, Fits, Material, What, Work, learns
+from .fits import LEARNING, PLANS, SCAN, TESTING, Fits, What, Work, learns
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rules import CONTROL, CONTROL_SPEC, LENGTH, PLAN, RETRIEVAL, Judged, LiftSettings
 from .search import MEANS, Search, Tried
@@ -358,11 +358,11 @@ class _Lifting:
         self.text_parts = cut(job.text, settings.seed)
         self.sealed = Sealed(self.text_parts.pop(TEST))
         parts = list(self.text_parts.values())
-        self.training, self.validation = (windows_of(model, part, settings) for part in parts)
+        training, validation = (windows_of(model, part, settings) for part in parts)
         makers = [PassKeyMaker(model.tokenizer, part.text, part.seed) for part in parts if settings.lengths]
         keys = [maker.pass_keys(settings.lengths, 1) for maker in makers] or [[], []]
         haystacks = makers[0].haystacks(settings.lengths[-1], search.HAYSTACKS) if makers else ()
-        self.read = Material(self.training, self.validation, keys[0], keys[1], haystacks)
+        self.work = Work(model, settings, training, validation, keys[0], keys[1], haystacks)
         if settings.goal == RETRIEVAL and not (settings.steps and haystacks) and all(map(learns, settings.candidates)):
             why = f"its first half has no room for {settings.lengths[-1]} tokens" if settings.steps else "steps is 0"
             raise AbbeError(
@@ -373,15 +373,16 @@ class _Lifting:
         job.describe(settings.as_json() | {"rule": self.rule})
 
     def run(self) -> Lift:
+        work = self.work
         with held(self.folder):
             with swap(self.model, CONTROL_SPEC) as trial:  # must reproduce the model
-                self.job.check(trial, self.validation)
+                self.job.check(trial, self.work.validation)
             load = self._load()
             # Before the folder is claimed: a budget that is too small leaves nothing behind.
             again = self.folder is not None and (self.folder / "parts" / "schedule.json").exists()
             first = None if again else self._first_schedule(load)
             self.job.claim()
-            work = self.work = Work(self.model, self.settings, self.job.parts, self.read)
+            work.parts = self.job.parts
             fitted = Fits(work)
             # Fixed by the first call together with the seconds of a pass, which vary from call to call.
             scheduled = work.get("schedule") or first or self._first_schedule(load)
@@ -400,29 +401,31 @@ class _Lifting:
             return self._tested(searching, winner, contenders, [*what_was_cut(schedule, load), *searching.cut])
 
     def _load(self) -> Load:
-        s, read = self.settings, self.read
+        s, read = self.settings, self.work
         needles = len(KINDS) * len(DEPTHS) * s.prompts * sum(s.needle_lengths) / s.length
         keys = sum(len(prompt.tokens) for prompt in read.validation_keys) / s.length
         learned = sum(map(learns, s.candidates)) if s.goal == RETRIEVAL else 0
         haystacks = sum(len(haystack.body) for haystack in read.haystacks) / s.length
-        rounds = fits.ROUNDS * (haystacks + len(self.validation) + keys) + s.steps * len(read.haystacks)
+        rounds = fits.ROUNDS * (haystacks + len(self.work.validation) + keys) + s.steps * len(read.haystacks)
         longer = s.windows * sum(self.loss_lengths[1:]) / s.length
         # Windows and prompts of each contender, and the passes that are timed, after one that warms up.
         judged = CONTENDERS * (s.windows + longer + needles + 2 * s.prompts * keys + 1 + SPEED_ROUNDS) + 2 * s.windows
         judged += len(search.TEMPERATURES) * keys  # for the control of retrieval, which no lack of time makes weaker
         return Load(
             layers=len(plan(self.model, CONTROL_SPEC)), candidates=len(s.candidates) - learned,
-            windows=len(self.validation), steps=0 if s.goal == RETRIEVAL else s.steps,
-            fit_passes=min(fits.ROWS_FROM, len(self.training)), prompt_passes=keys, judged_passes=judged,
+            windows=len(self.work.validation), steps=0 if s.goal == RETRIEVAL else s.steps,
+            fit_passes=min(fits.ROWS_FROM, len(self.work.training)), prompt_passes=keys, judged_passes=judged,
             learned_passes=learned * rounds,
         )  # fmt: skip
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
-        a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.validation[0]]), self.model.devices == "cpu")
+        a_pass = seconds_of_a_pass(
+            lambda: window_losses(self.model, [self.work.validation[0]]), self.model.devices == "cpu"
+        )
         return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float, fitted: Fits) -> None:
-        s, haystacks = self.settings, len(self.read.haystacks)
+        s, haystacks = self.settings, len(self.work.haystacks)
         cost = estimate(self.model, [s.length] * round(passes(schedule, load)), s.length, a_pass, 1.0, losses=True)
         groups = f"{schedule.groups} groups of {load.layers} layers"
         learned = len(s.candidates) - load.candidates
@@ -449,11 +452,11 @@ class _Lifting:
         judged, table, keys = test.run()
         decision, tables = rules.decide(judged, self.settings), searched.tables()
         starts = {name: part.start for name, part in self.text_parts.items()} | {TEST: self.sealed.start}
-        windows = {TRAINING: self.training, VALIDATION: self.validation, TEST: test.windows}
+        windows = {TRAINING: self.work.training, VALIDATION: self.work.validation, TEST: test.windows}
         facts = {
             "loss_lengths": list(self.loss_lengths), "rule": self.rule, "lifted": decision.lifted, "cut": cuts,
             "windows": {name: window_places(of, starts[name]) for name, of in windows.items()},
-            "skipped": [*self.left_out, *self.training.skipped, *self.validation.skipped, *test.skipped],
+            "skipped": [*self.left_out, *self.work.training.skipped, *self.work.validation.skipped, *test.skipped],
         }  # fmt: skip
         name, scan = winner.plan.name, tables["scan"]
         sentences = rules.findings(decision, name, winner.steps, table, scan, self.settings, self.rule, cuts)

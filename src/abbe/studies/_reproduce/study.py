@@ -7,7 +7,6 @@ which columns the data have.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,15 +18,14 @@ import polars as pl
 from ..._arguments import shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...bounds import change_bound_by_norm, spectral_norm_bound_paper, spectral_norm_supremum
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Windows
+from ...models import DeviceLike, DeviceMap, DtypeLike, Windows, tap
 from ...results import TABLE, Run
-from ...runs.cost import Cost, estimate, plan_memory
+from ...runs.cost import estimate, plan_memory
 from ...runs.executors import all_stages
 from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, Vectors, windows_for
 from ...runs.measuring import NO_QUERY, at_work, measure_runs
 from ...runs.study import study
 from ...runs.tables import LEVELS, READINGS, critical_name, rejecting_name
-from ...runs.window import run_model
 from ...words.names import FIGURES
 from .claims import judge
 from .result import DRIFT, Figure, Reproduction
@@ -113,7 +111,9 @@ def reproduce(
         of_figures = {name: cut.of_lengths(several[0].lengths) for name, several in planned.items()}
         lengths = [window.length for several in of_figures.values() for window in several]
         plan_memory(loaded, cut, watch.say, queries=base.queries)
-        watch.say(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
+        with tap(loaded) as open_tap:
+            timed = job.check(open_tap, cut)
+        watch.say(f"{loaded.name}: {estimate(loaded, lengths, *timed, _OVERHEAD, queries=base.queries)}")
         watch.share(len(lengths))
 
         def measured(name: str) -> Runs:
@@ -175,16 +175,6 @@ def _plan(figures: Sequence[str], context: int, base: Settings, quick: bool) -> 
     }
 
 
-def _cost(model: LoadedModel, cut: Windows, lengths: Sequence[int]) -> Cost:
-    """From the second of two forward passes on a short window."""
-    window = next(window for window in cut if window.length == min(lengths))
-    for _ in range(2):
-        started = time.perf_counter()
-        run_model(model, window.tokens)
-        seconds = time.perf_counter() - started
-    return estimate(model, lengths, window.length, seconds, _OVERHEAD, head=False)
-
-
 def _seconds(runs: Iterable[Run]) -> float:
     """Time of a figure: the whole call, or the sum over its windows if some were measured before."""
     times = [run.manifest["seconds"] for run in runs]
@@ -199,7 +189,8 @@ def _of_all_runs(runs: Mapping[str, Runs], settings: Mapping[str, Any], too_shor
     of_runs = {name: run.manifest["settings"] for name, run in every.items()}
     lengths = sorted({length for of_run in of_runs.values() for length in of_run["lengths"]})
     skipped = dict.fromkeys(why for run in every.values() for why in run.manifest["skipped"] if NO_QUERY not in why)
-    return {key: first[key] for key in ("layers", "self_check")} | {
+    return {
+        "layers": first["layers"],
         "settings": {"lengths": lengths, **settings, "queries": settings["queries"] or "all"},
         "runs": of_runs,
         "skipped": [*too_short, *skipped],

@@ -7,7 +7,7 @@ are finite differences). Steps that raise a head's error are rejected, so no hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -116,35 +116,39 @@ class LayerRows:
 
 
 class RowReader(PassReader):
-    """Reads the rows of some layers in one pass over the windows."""
+    """Reads the rows of layers from the unchanged model, in portions that fit in memory."""
 
-    def __init__(self, model: LoadedModel, tap: Tap, windows: Sequence[Window], settings: Settings) -> None:
+    def __init__(
+        self, model: LoadedModel, tap: Tap, windows: Sequence[Window], settings: Settings, layers: Sequence[str],
+        heads: int,
+    ) -> None:  # fmt: skip
+        """`layers` by name, each with at most this many heads."""
         self._windows, self._settings, self._passes = windows, settings, Passes(model, tap)
-        self._rows: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}
+        self._parts: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}  # of the layers that are read
+        length = max(window.length for window in windows)
+        numbers = heads * len(windows) * min(settings.queries or length, length) * length
+        at_once = max(1, _NUMBERS_AT_ONCE // numbers)  # layers: their rows are kept until they are used
+        self._portions = [layers[start : start + at_once] for start in range(0, len(layers), at_once)]
 
-    def rows(self, names: Collection[str]) -> dict[str, LayerRows]:
-        """The rows of these layers over all windows."""
-        self._rows = {name: [] for name in names}
-        for window in self._windows:
-            self._passes.read(window, self, run=run_model)
-        by_layer, self._rows = self._rows, {}
-        return {name: LayerRows(*map(torch.cat, zip(*parts, strict=True))) for name, parts in by_layer.items() if parts}
+    def rows(self, name: str) -> LayerRows:
+        """The rows of a layer over all windows; they are read together with those of its portion, and dropped now."""
+        if name not in self._parts:
+            self._parts = {other: [] for other in next(portion for portion in self._portions if name in portion)}
+            for window in self._windows:
+                self._passes.read(window, self, run=run_model)
+        if not self._parts[name]:
+            raise AbbeError(f"{name} was not called on this text: leave it out, if you can, by a pattern")
+        return LayerRows(*map(torch.cat, zip(*self._parts.pop(name), strict=True)))
 
     def read(self, call: AttentionCall, window: Window, *weights_of: object) -> None:
-        if call.name not in self._rows:
+        if call.name not in self._parts:
             return
         queries = query_positions(call.query.shape[-2], self._settings, window)
         logits, values = where_double(call.logits(queries, sink=True).float()), where_double(call.value.float())
         if call.sink is not None:
             values = torch.cat([torch.zeros_like(values[..., :1, :]), values], -2)
         rows = LayerRows(logits, values, values[:0])
-        self._rows[call.name].append((logits, values, rows.averaged(normalizer("softmax")(logits))))
-
-
-def portions(layers: Sequence[str], heads: int, windows: int, queries: int, length: int) -> list[Sequence[str]]:
-    """Layers whose logits fit in memory together: a layer's rows are kept until it is fitted."""
-    at_once = max(1, _NUMBERS_AT_ONCE // (heads * windows * queries * length))
-    return [layers[start : start + at_once] for start in range(0, len(layers), at_once)]
+        self._parts[call.name].append((logits, values, rows.averaged(normalizer("softmax")(logits))))
 
 
 # -- Head by head, to the original outputs ----------------------------------------------------------------------------
