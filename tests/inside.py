@@ -41,7 +41,6 @@ MODULES = {
     "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
-    "report_alternatives": "abbe.studies._report.alternatives",
     "engine_fitting": "abbe.studies._shared.fitting",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",

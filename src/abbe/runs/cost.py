@@ -49,11 +49,6 @@ class Cost:
         needs = f"about {about(self.seconds)} and {self.megabytes:.0f} MB on top of the model"
         return f"{many(self.windows, 'window')}, {self.tokens:,} tokens: {needs}"
 
-    def __add__(self, other: Cost) -> Cost:
-        """One after the other."""
-        megabytes = max(self.megabytes, other.megabytes)
-        return Cost(self.windows + other.windows, self.tokens + other.tokens, self.seconds + other.seconds, megabytes)
-
 
 class Memory(NamedTuple):
     """Bytes beyond the model: of a pass and its measures on the largest window, and the peak of the whole run."""

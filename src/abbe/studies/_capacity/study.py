@@ -259,6 +259,6 @@ class _Work:
         to_diagnose = [
             window.length for window in self.cut if parts is None or not any(parts.glob(f"{window_part(window)}.*"))
         ]
-        losses = estimate(self.model, left, *self.timed, 1.0, losses=True)
-        self.watch.say(str(losses + estimate(self.model, to_diagnose, *self.timed, queries=self.base.queries)))
+        lengths = [*left, *to_diagnose]
+        self.watch.say(str(estimate(self.model, lengths, *self.timed, 1.0, queries=self.base.queries, losses=True)))
         self.watch.expect(len(left))
