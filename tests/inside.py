@@ -41,7 +41,6 @@ MODULES = {
     "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
-    "report_alternatives": "abbe.studies._report.alternatives",
     "engine_fitting": "abbe.studies._shared.fitting",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",
@@ -68,8 +67,7 @@ NAMES = {
         "token_texts weight_of"
     ),
     "abbe.studies._reproduce.claims": "reproduce_judge=judge",
-    "abbe.studies._shared.calibrated": "learnable",
-    "abbe.studies._shared.fitting": "LayerRows RowReader fit",
+    "abbe.studies._shared.fitting": "LayerRows RowReader fit learnable",
     "abbe.studies._shared.truncation": (
         "COARSE Curve EXACT Sizes bracket crossings engine_interval=interval least_whole next_size trace "
         "truncated_rules"

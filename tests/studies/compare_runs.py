@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import ModuleType
 from typing import Any
 
 import polars as pl
@@ -15,6 +14,7 @@ from needle_models import TEXT, word_tokenizer
 from rich.console import Console
 
 from abbe.models import LoadedModel, wrap
+from abbe.runs import measuring
 from abbe.runs.watch import Watch
 from abbe.studies import Comparison, compare
 
@@ -34,7 +34,7 @@ class Counted(Watch):
     """Counts the steps of a progress bar."""
 
     def __init__(self) -> None:
-        super().__init__(Console(quiet=True), None)
+        super().__init__(Console(quiet=True))
         self.silent, self.expected, self.done = True, 0, 0
 
     def expect(self, steps: int) -> None:
@@ -44,7 +44,7 @@ class Counted(Watch):
         self.done += 1
 
 
-def counted(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
     """What the calls of a study from now on show of their progress."""
     bars: list[Counted] = []
 
@@ -53,7 +53,7 @@ def counted(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Counted]
         bars.append(Counted())
         yield bars[-1]
 
-    monkeypatch.setattr(study, "watching", watching)
+    monkeypatch.setattr(measuring, "watching", watching)
     return bars
 
 

@@ -10,10 +10,23 @@ from inside import AlternativesReader, SampleReader, alternatives_windows, sampl
 
 from abbe import Text
 from abbe.models import LoadedModel, Tap, Window
+from abbe.runs.inputs import Settings
 from abbe.runs.parts import Parts
-from abbe.runs.settings import Settings
-from abbe.runs.window import check_model, check_tokens, read_window
+from abbe.runs.window import Passes, PassReader, check_model, check_tokens, run_model
 from abbe.studies import Sample
+
+
+def read_alone(
+    model: LoadedModel, open_tap: Tap, reader: PassReader, windows: Sequence[Window],
+    on_window: Callable[[Window], object] = lambda window: None,
+) -> None:  # fmt: skip
+    if open_tap.error is None:
+        check_model(model, open_tap, check_tokens(model, windows))
+    reader.start(Parts(None, ""), len(open_tap.layers))
+    passes = Passes(model, open_tap)
+    for window in windows:
+        passes.read(window, reader, run=run_model)
+        on_window(window)
 
 
 def try_alternatives(
@@ -26,22 +39,14 @@ def try_alternatives(
     on_window: Callable[[Window], object] = lambda window: None,
     **options: Any,
 ) -> pl.DataFrame:
-    chosen = alternatives_windows(windows, most_windows)
-    if open_tap.error is None:
-        check_model(model, open_tap, check_tokens(model, chosen))
-    reader = AlternativesReader(model, open_tap, chosen, settings, Parts(None, ""), **options)
-    for window in chosen:
-        read_window(model, window, [reader])
-        on_window(window)
+    reader = AlternativesReader(model, windows, settings, most_windows=most_windows, **options)
+    read_alone(model, open_tap, reader, alternatives_windows(windows, most_windows), on_window)
     return reader.table()
 
 
 def take_sample(
     model: LoadedModel, text: Text, open_tap: Tap, windows: Sequence[Window], settings: Settings, **options: Any
 ) -> Sample:
-    chosen = sample_window(windows)
-    if open_tap.error is None:
-        check_model(model, open_tap, check_tokens(model, list(windows)))
-    reader = SampleReader(model, open_tap, chosen, settings, **options)
-    read_window(model, chosen, [reader])
+    reader = SampleReader(model, windows, settings, **options)
+    read_alone(model, open_tap, reader, [sample_window(windows)])
     return reader.sample(text)

@@ -16,10 +16,9 @@ from .._arguments import is_number, positive, several, shown, whole, yes_or_no
 from .._errors import AbbeError
 from ..models import DeviceLike, as_device
 from ..runs.executors import Local, current
-from ..runs.folder import claim_without_model
 from ..runs.inputs import FolderLike, TextLike, as_folder, as_text
 from ..runs.measuring import finished_manifest, study_facts
-from ..runs.parts import Parts
+from ..runs.parts import Parts, claim_folder
 from ..runs.study import study
 from ..runs.watch import Watch, watching
 from ..training import list_rules
@@ -442,7 +441,7 @@ def _experiment(
     settings = {"experiment": name, **chosen, **(more or {}), "level": LEVEL, "rules": rules}
     with watching(progress) as watch:
         facts = {"task": task.facts()}
-        parts = claim_without_model(target, Experiment.study, facts, settings, watch.announce, device=place.type)
+        parts = claim_folder(target, Experiment.study, facts, settings, watch.announce, device=place.type)
         finished = _train(task, choices, parts, at_once, watch, place)
         manifest = study_facts(Experiment.study, settings) | {
             "model": {"name": "small transformers", "parameters": None, "device": str(place)},

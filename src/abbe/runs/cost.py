@@ -18,10 +18,10 @@ from typing import NamedTuple
 import torch
 
 from .._errors import AbbeError
-from ..models import LoadedModel, checked_logits, free_memory, megabytes, shape_of
+from ..models import LoadedModel, Window, checked_logits, free_memory, megabytes, shape_of
 from ..words.numbers import about, many
 from .loss import LOGITS_AT_ONCE
-from .window import rows_at_once
+from .window import check_tokens, rows_at_once
 
 DIAGNOSIS = 1.5  # time with measures over time without; `make bench ARGS="--part diagnose"` measures it
 CHECKED = 128  # tokens of a self-check
@@ -49,11 +49,6 @@ class Cost:
         needs = f"about {about(self.seconds)} and {self.megabytes:.0f} MB on top of the model"
         return f"{many(self.windows, 'window')}, {self.tokens:,} tokens: {needs}"
 
-    def __add__(self, other: Cost) -> Cost:
-        """One after the other."""
-        megabytes = max(self.megabytes, other.megabytes)
-        return Cost(self.windows + other.windows, self.tokens + other.tokens, self.seconds + other.seconds, megabytes)
-
 
 class Memory(NamedTuple):
     """Bytes beyond the model: of a pass and its measures on the largest window, and the peak of the whole run."""
@@ -65,15 +60,15 @@ class Memory(NamedTuple):
 
 def estimate(
     model: LoadedModel, lengths: Sequence[int], tokens: int, seconds: float, overhead: float = DIAGNOSIS, *,
-    queries: int | None = None, losses: bool = False, warm: bool = False, head: bool = True,
+    queries: int | None = None, losses: bool = False, warm: bool = False,
 ) -> Cost:  # fmt: skip
     """Scale the time of a forward pass on this many tokens to windows of these lengths, by operations.
 
     `queries` per window are measured (None: all). `losses` need the logits of all tokens. In a `warm` process the
-    kernels are loaded already. `head` says whether the timed pass computed logits.
+    kernels are loaded already.
     """
     shape = shape_of(model.network, model.kind)
-    timed = shape.operations(tokens, head) + shape.attention(tokens)
+    timed = shape.operations(tokens) + shape.attention(tokens)
     needed = sum(shape.operations(length, losses) + shape.attention(length) for length in lengths)
     memory = memory_of(model, max(lengths, default=0), queries, losses=losses, checked=tokens, warm=warm)
     return Cost(len(lengths), sum(lengths), overhead * (seconds / timed) * needed, memory.peak / 1e6)
@@ -107,15 +102,15 @@ def memory_of(
 
 
 def plan_memory(
-    model: LoadedModel, lengths: Sequence[int], tokens: int, say: Callable[[str], object], *,
+    model: LoadedModel, windows: Sequence[Window], say: Callable[[str], object], *, longest: int = 0,
     queries: int | None = None, losses: bool = False,
 ) -> None:  # fmt: skip
     """Announce the memory of model and measures; refuse windows that cannot fit on a device of the model.
 
-    `tokens` is the length of the self-check. Windows are measured one by one: the longest decides, not how many.
+    Windows are measured one by one: the longest decides, not how many; `longest` if something else is longer.
     """
-    longest = max(lengths, default=0)
-    needed = memory_of(model, longest, queries, losses=losses, checked=tokens, warm=kernels_loaded()).peak
+    longest, checked = max(longest, *(window.length for window in windows)), len(check_tokens(model, windows))
+    needed = memory_of(model, longest, queries, losses=losses, checked=checked, warm=kernels_loaded()).peak
     by_device = {device: free_memory(torch.device(device)) for device in model.devices.split("+")}
     known = [(free, device) for device, free in by_device.items() if free is not None]
     free, device = min(known, key=lambda pair: pair[0], default=(None, ""))

@@ -1,31 +1,28 @@
-"""The model, text and folder of a study: given by name, or already in memory."""
+"""Inputs of a study: model, text and folder, by name or already in memory, and its checked settings."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
 
 from .. import models
-from .._arguments import shown
+from .._arguments import between, is_whole, plain, positive, several, shown, whole, window_lengths
 from .._errors import AbbeError
-from ..models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, Windows, as_device, as_dtype
-from .watch import Watch, watching
+from ..measures import DEFAULT_GRID, USUAL_SIZE, checked_grid
+from ..models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, as_device, as_dtype
+from ..normalizers import Normalizer, normalizer
+from .watch import watching
 
 ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
 TextLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text
-_LONG_TOKEN = 32  # characters: a text with more per token is not counted beforehand
-
 FolderLike = str | os.PathLike[str]
-S = TypeVar("S")
 
 
 @dataclass(frozen=True)
@@ -40,34 +37,11 @@ class Placed:
 _USUAL = Placed()
 
 
-@dataclass(eq=False)
-class Job(Generic[S]):
-    """A study at work: its inputs, and when it started."""
-
-    model: LoadedModel
-    text: Text
-    settings: S
-    folder: Path | None
-    watch: Watch
-    started: float = field(default_factory=time.perf_counter, init=False)
-
-    def __post_init__(self) -> None:
-        """What the study prepares from its inputs; called by the initialiser above only if it exists here."""
-
-
-def load_inputs(
-    model: ModelLike, text: TextLike | None, folder: FolderLike | None, tokenizer: Any, progress: bool, placed: Placed
-) -> tuple[Path | None, Text, LoadedModel]:
-    """The folder of a study, its text and its model; the model is loaded last, after the quick refusals."""
-    place, source = as_folder(folder), as_text(text)
-    return place, source, as_model(model, tokenizer, progress, placed)
-
-
 def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: Placed = _USUAL) -> LoadedModel:
     """Load by name, or take the model in memory, without wrappers of torch.compile or parallel training."""
     if isinstance(model, LoadedModel):
         inner = models.unwrapped(model.network, alone=True)
-        return _as_it_is(model if inner is model.network else dataclasses.replace(model, network=inner), placed)
+        return _as_it_is(model if inner is model.network else replace(model, network=inner), placed)
     if isinstance(model, nn.Module) or isinstance(getattr(model, "_module", None), nn.Module):
         network: Any = model  # or a wrapper of another package, which is refused by name
         wrapped = models.wrap(network, tokenizer)
@@ -125,32 +99,123 @@ def as_folder(folder: FolderLike | None) -> Path | None:
     return path
 
 
-def room_for(model: LoadedModel, text: Text, shortest: int) -> int | None:
-    """The longest window: the model's context, or all of a text that is shorter than the shortest default window."""
-    if len(text.content) > shortest * _LONG_TOKEN or not callable(model.tokenizer):
-        return model.context
-    tokens = len(model.tokenizer(text.content, truncation=False, padding=False, verbose=False)["input_ids"])
-    return min(tokens, model.context or tokens) if 2 <= tokens < shortest else model.context
-
-
 def windows_for(model: LoadedModel, text: Text, lengths: Sequence[int], count: int, seed: int) -> Windows:
-    """Windows of the text in the model's tokens; refuses tokens beyond the network's vocabulary."""
+    """Windows of the text in the model's tokens; refuses tokens beyond the network's vocabulary.
+
+    A token beyond the embedding would fail deep in the network, or on some devices read out of bounds.
+    """
     cut = models.windows(text, lengths, count, seed, tokenizer=model.tokenizer, context=model.context)
-    check_vocabulary(model, cut)
-    return cut
-
-
-def check_vocabulary(model: LoadedModel, windows: Sequence[Window]) -> None:
-    """A token beyond the embedding would fail deep in the network, or on some devices read out of bounds."""
     network: Any = model.network
     embedding = None
     with suppress(NotImplementedError):  # of two towers, for example
         embedding = network.get_input_embeddings()
     size = getattr(embedding, "num_embeddings", None)
-    largest = max((int(window.tokens.max()) for window in windows), default=0)
+    largest = max((int(window.tokens.max()) for window in cut), default=0)
     if isinstance(size, int) and largest >= size:
         token = model.tokenizer.convert_ids_to_tokens(largest)
         raise AbbeError(
             f"the text has token {largest} ({token!r}), but {model.name} knows only {size:,} tokens, while its "
             f"tokenizer has {len(model.tokenizer):,}: give the tokenizer that belongs to the model"
         )
+    return cut
+
+
+# -- Settings ---------------------------------------------------------------------------------------------------------
+
+Vectors = Literal["embedding", "hidden", "value", "output"]
+LENGTHS = (64, 256, 1024)
+REPORT_LENGTHS = (64, 128, 256, 512, 1024)
+REPORT_TEMPERATURES = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0)
+MOST_RESAMPLES = 1_000_000  # all are drawn at once: more would fill the memory without any benefit
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything that determines the numbers, apart from model and text."""
+
+    lengths: tuple[int, ...]
+    windows: int
+    queries: int | None = None  # None: all
+    sizes: tuple[int, ...] = DEFAULT_GRID
+    vectors: Vectors = "value"
+    normalizer: str | None = None  # None: the model's own
+    temperatures: tuple[float, ...] = ()
+    seed: int = 0
+    level: float = 0.95
+    resamples: int = 1000
+    steps: tuple[float, ...] = ()  # of finite differences, at every temperature
+    expected: bool = False  # also the proved bounds on the mean distance of random sets
+    more_than: int = 0  # leave out queries that see at most this many keys
+    readings: bool = False  # critical N under every reading of "expected" and of the test
+
+    def __post_init__(self) -> None:
+        """Checked here alone, numbers of numpy and torch and single values included; the windows check the lengths."""
+        if self.vectors not in get_args(Vectors):
+            raise AbbeError(f"vectors is {self.vectors!r}, but must be one of {', '.join(get_args(Vectors))}")
+        given: Any = self.normalizer
+        if given is not None:
+            if not isinstance(given, str | Normalizer):
+                wanted = "a spec such as 'entmax:alpha=1.5', or a Normalizer"
+                raise AbbeError(f"normalizer is {shown(given)}, but must be {wanted}")
+            normalizer(str(given))
+        checked = {
+            "lengths": window_lengths(self.lengths),
+            "windows": whole("windows", self.windows),
+            "queries": count_of_queries(self.queries),
+            "normalizer": None if given is None else str(given),
+            "sizes": checked_grid(several("sizes", self.sizes)),
+            "temperatures": positive("temperatures", self.temperatures),
+            "steps": positive("steps", self.steps),
+            "seed": checked_seed(self.seed),
+            "level": between("level", self.level, 0, 1, example=0.95),
+            "resamples": whole("resamples", self.resamples, least=1, most=MOST_RESAMPLES),
+        }
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def reads_rows(self) -> bool:
+        """Whether a measure beyond the usual ones needs the rows themselves."""
+        return bool(self.steps) or self.expected or self.readings
+
+    def as_json(self) -> dict[str, Any]:
+        return plain_settings(self) | {"queries": self.queries or "all"}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Settings:
+        """The inverse of `as_json`."""
+        lists = {key: tuple(value) for key, value in content.items() if isinstance(value, list)}
+        return cls(**{**content, **lists, "queries": count_of_queries(content["queries"])})
+
+
+def plain_settings(settings: Any) -> dict[str, Any]:
+    """A dataclass as it returns from JSON."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(settings).items()}
+
+
+def settings_for(
+    context: int | None, *, lengths: Any, sizes: Any = None, usual: Sequence[int] = LENGTHS, **others: Any
+) -> Settings:
+    """Fill in what depends on the model: windows of the usual lengths, as far as they fit its context."""
+    if lengths is None:
+        lengths = [length for length in usual if context is None or length <= context] or [context or LENGTHS[0]]
+    return Settings(lengths=lengths, sizes=DEFAULT_GRID if sizes is None else sizes, **others)
+
+
+def window_settings(length: int, windows: int, queries: int, seed: int, level: float, resamples: int) -> Settings:
+    """Settings of a study that reads losses and sets of the usual size from windows of one length."""
+    return Settings((length,), windows, queries, (USUAL_SIZE,), seed=seed, level=level, resamples=resamples)
+
+
+def count_of_queries(queries: int | str | None) -> int | None:
+    """Queries per window; None for "all"."""
+    if queries is None or (isinstance(queries, str) and queries == "all"):
+        return None
+    return whole("queries", queries, least=1, other=", or 'all'")
+
+
+def checked_seed(seed: int) -> int:
+    value = plain(seed)
+    if not is_whole(value) or not 0 <= value < 2**63:
+        raise AbbeError(f"seed is {shown(seed)}, but must be a whole number from 0 to 2**63 - 1")
+    return int(value)

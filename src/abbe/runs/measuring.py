@@ -1,137 +1,200 @@
-"""One run: all windows of a text through a model, with one set of settings, kept in a folder window by window."""
+"""A study at work: its inputs, self-check, folder and manifest; and the run that most studies make or contain.
+
+A run is all windows of a text through a model, with one set of settings, kept in a folder window by window.
+"""
 
 from __future__ import annotations
 
-import os
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 
 from .._locks import held
-from ..models import LoadedModel, Tap, Text, Window, Windows, tap
-from ..results import FORMAT, Run
+from ..models import LoadedModel, Swap, Tap, Text, Window, Windows, evaluating, self_check_tolerance, tap
+from ..results import FORMAT, Result, Run
 from ..words.manifest import without_folder
 from .cost import DIAGNOSIS, PeakMemory, estimate, kernels_loaded, plan_memory
 from .executors import Shard, current
-from .folder import RunFolder, claim_folder, window_part
-from .inputs import as_folder, windows_for
-from .parts import Parts
-from .settings import Settings, Vectors
+from .inputs import FolderLike, ModelLike, Placed, Settings, TextLike, as_folder, as_model, as_text, windows_for
+from .parts import Parts, claim_folder
 from .study import current_call
-from .tables import table
-from .watch import Watch
-from .window import PassReader, WindowReader, allowed_error, check_model, check_tokens, read_window
+from .tables import Record, table
+from .watch import Watch, watching
+from .window import Passes, PassReader, WindowReader, check_model, check_tokens, run_model, window_part
 
 NO_QUERY = "because no query sees more keys"
-Folder = str | os.PathLike[str] | None
-Beside = Callable[[Tap, RunFolder], Sequence[PassReader]]  # other readers of the passes of a run
+_LONG_TOKEN = 32  # characters: a text with more per token is not counted beforehand
 _PACKAGES = ("abbe", "torch", "transformers", "numba", "numpy", "polars", "safetensors", "scipy", "tokenizers")
 
 
+@dataclass(eq=False)
+class Job:
+    """A study at work on one model and text."""
+
+    study: str
+    model: LoadedModel
+    text: Text
+    folder: Path | None
+    watch: Watch
+    started: float = field(default_factory=time.perf_counter, init=False)
+    parts: Parts = field(init=False)
+    facts: dict[str, Any] = field(default_factory=dict, init=False)  # for the manifest
+
+    def room(self, shortest: int) -> int | None:
+        """The longest window: the model's context, or all of a text that is shorter than the shortest usual one."""
+        text, context = self.text.content, self.model.context
+        if len(text) > shortest * _LONG_TOKEN or not callable(self.model.tokenizer):
+            return context
+        tokens = len(self.model.tokenizer(text, truncation=False, padding=False, verbose=False)["input_ids"])
+        return min(tokens, context or tokens) if 2 <= tokens < shortest else context
+
+    def windows(self, settings: Settings) -> Windows:
+        return windows_for(self.model, self.text, settings.lengths, settings.windows, settings.seed)
+
+    def describe(self, settings: Mapping[str, Any]) -> None:
+        """The start of the manifest; hashes the weights."""
+        model, text = self.model, self.text
+        names = ("name", "about", "kind", "source", "fingerprint", "configuration")
+        described = {name: getattr(model, name) for name in names} | {"class": type(model.network).__name__}
+        self.facts |= study_facts(self.study, settings) | {
+            "model": described | {"device": model.devices, "dtype": model.precision},
+            "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
+        }
+
+    def check(self, source: Tap | Swap, windows: Sequence[Window]) -> tuple[int, float]:
+        """The self-check of a tap or swap; tokens and seconds of a pass, of which it makes two."""
+        tokens, started = check_tokens(self.model, windows), time.perf_counter()
+        error = check_model(self.model, source, tokens)
+        seconds = (time.perf_counter() - started) / 2
+        weights = [weight.dtype for weight in self.model.network.parameters() if weight.is_floating_point()]
+        allowed = max(map(self_check_tolerance, weights or [torch.float32]))  # what rounding of the coarsest explains
+        limit = f"{allowed:.2g}" if allowed > 0.01 else f"{allowed:.0e}".replace("e-0", "e-")
+        self.watch.say(f"{self.model.name}: self-check error {error:.1e} (allowed {limit})")
+        self.facts["self_check"] = {"error": error, "tokens": len(tokens)}
+        return len(tokens), seconds
+
+    def claim(self) -> None:
+        """Take the folder for this model, text and settings."""
+        model = self.model
+        # Kernels of other devices round differently, and a table must not mix them; which of several equal devices
+        # computed does not matter.
+        kinds = "+".join(sorted({device.partition(":")[0] for device in model.devices.split("+")}))
+        facts = {"model": model.fingerprint, "configuration": model.configuration, "dtype": model.precision}
+        facts["text"] = self.text.fingerprint
+        self.parts = claim_folder(self.folder, self.study, facts, self.facts["settings"], self.watch.announce, kinds)
+
+    def manifest(
+        self, facts: Mapping[str, Any], *, seconds: Mapping[str, Any] | None = None, again: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """The whole manifest, at the end of the work; `again` are lines about damaged parts of runs within it."""
+        times = {"total": time.perf_counter() - self.started} | dict(seconds or {})
+        return finished_manifest(self.facts | dict(facts), self.parts, times, again)
+
+
+@contextmanager
+def at_work(
+    result: type[Result], model: ModelLike, text: TextLike | None, folder: FolderLike | None, tokenizer: Any,
+    progress: bool, placed: Placed,
+) -> Iterator[Job]:  # fmt: skip
+    """A study of one model, with its progress shown and its network in evaluation mode."""
+    place, source = as_folder(folder), as_text(text)
+    loaded = as_model(model, tokenizer, progress, placed)  # after the quick refusals
+    with watching(progress) as watch, evaluating(loaded.network):
+        yield Job(result.study, loaded, source, place, watch)
+
+
+class Measured(NamedTuple):
+    """A run, and its records of windows by length."""
+
+    run: Run
+    records: Mapping[int, Sequence[Record]]
+
+
 def measure_runs(
-    model: LoadedModel, text: Text, by_vectors: Sequence[Settings], folders: Sequence[Folder], watch: Watch,
-    cut: Windows, *, overhead: float = DIAGNOSIS, beside: Beside = lambda open_tap, run_folder: (),
-    study: str = Run.study, save: bool = True,
-) -> list[Run]:  # fmt: skip
+    job: Job, by_vectors: Sequence[Settings], cut: Windows, folders: Sequence[Path | None] | None = None, *,
+    overhead: float = DIAGNOSIS, beside: Sequence[PassReader] = (),
+) -> list[Measured]:  # fmt: skip
     """Measure the windows that the folders lack, then make the tables of all.
 
     Settings of several runs differ only in the kind of vectors: every window is read once for all of them. `overhead`
-    is the time with these measures over the time without, for the cost estimate. Readers `beside` share the passes. A
-    run that is the whole study is saved by its caller (`save=False`).
+    is the time with these measures over the time without, for the cost estimate. Readers `beside` share the passes.
+    Without `folders` the run is the study itself, which is saved when it ends; with them, they are runs within it.
     """
-    started = time.perf_counter()
-    settings, probe = by_vectors[0], check_tokens(model, cut)
-    plan_memory(model, [window.length for window in cut], len(probe), watch.say, queries=settings.queries)
+    jobs = [job] if folders is None else [replace(job, study=Run.study, folder=folder) for folder in folders]
+    job, model, watch, settings = jobs[0], job.model, job.watch, by_vectors[0]
+    plan_memory(model, cut, watch.say, queries=settings.queries)
     # Hashes the weights, so it comes first: pages of a file that are read for the first time would count as memory.
-    facts = [manifest_facts(study, model, text, one.as_json()) for one in by_vectors]
+    for one, of_run in zip(jobs, by_vectors, strict=True):
+        one.describe(of_run.as_json())
     import scipy.stats  # noqa: F401 - needed for the tables, and large: loaded now, it does not count as memory either
 
     with ExitStack() as stack:
-        for folder in folders:
-            stack.enter_context(held(folder, current().lock))
+        for one in jobs:
+            stack.enter_context(held(one.folder, current().lock))
         # Before the tap, whose check loads the kernels.
         memory, warm = PeakMemory(), kernels_loaded()
         open_tap = stack.enter_context(tap(model))
-        checked = time.perf_counter()
-        error = check_model(model, open_tap, probe)
-        pass_seconds = (time.perf_counter() - checked) / 2  # the check is two passes
-        run_folders = [
-            RunFolder(claim_folder(as_folder(folder), study, model, text, one.as_json(), watch.announce))
-            for folder, one in zip(folders, by_vectors, strict=True)
-        ]
-        left = [window.length for window in cut if any(window not in run for run in run_folders)]
-        watch.say_checked(model.name, error, allowed_error(model))
-        cost = estimate(model, left, len(probe), pass_seconds, overhead, queries=settings.queries, warm=warm)
+        timed = job.check(open_tap, cut)
+        for one in jobs:
+            one.claim()
+        reader = WindowReader(
+            model, open_tap, settings, [each.vectors for each in by_vectors], [one.parts for one in jobs]
+        )
+        left = [window.length for window in cut if reader.wants(window)]
+        cost = estimate(model, left, *timed, overhead, queries=settings.queries, warm=warm)
         watch.say(str(cost) if left else "all windows were measured before")
-        reader = WindowReader(model, open_tap, settings, [each.vectors for each in by_vectors])
-        by_kind = dict(zip(reader.kinds, run_folders, strict=True))
-        readers = beside(open_tap, run_folders[0])
-        seen = {
-            "layers": open_tap.layers,
-            "self_check": {"error": error, "tokens": len(probe)},
-            "skipped": [*cut.skipped, *open_tap.skipped],
-        }
-        windows = {window_part(window): window for window in cut}
+        for other in beside:
+            other.start(job.parts, len(open_tap.layers))
+        windows, passes = {window_part(window): window for window in cut}, Passes(model, open_tap)
 
-        def has(name: str) -> bool:
-            wanted = any(other.wants(windows[name]) for other in readers)
-            return not wanted and all(windows[name] in run for run in run_folders)
+        def wanting(name: str) -> list[PassReader]:
+            return [one for one in (reader, *beside) if one.wants(windows[name])]
 
         watch.expect(len(cut))
-        run_folders[0].parts.each(
+        job.parts.each(
             windows,
-            lambda name: _measure(windows[name], reader, by_kind, readers),
+            lambda name: passes.read(windows[name], *wanting(name), run=run_model),
             lambda name: watch.step(f"windows of {windows[name].length}"),
-            has,
+            lambda name: not wanting(name),
         )
-        runs = []
-        for each, fact, folder, run in zip(by_vectors, facts, folders, run_folders, strict=True):
-            runs.append(_finished(each, cut, run, fact | seen, memory, started))
-            if folder is not None and save and not isinstance(current(), Shard):
-                runs[-1].save(folder)
-    return runs
+        skipped = [*cut.skipped, *open_tap.skipped]
+        seen = {"layers": open_tap.layers, "self_check": job.facts["self_check"], "skipped": skipped}
+        measured = []
+        for one, of_run in zip(jobs, by_vectors, strict=True):
+            one.facts |= seen
+            measured.append(_finished(one, of_run, cut, memory))
+            if one.folder is not None and folders is not None and not isinstance(current(), Shard):
+                measured[-1].run.save(one.folder)
+    return measured
 
 
-def _measure(
-    window: Window, reader: WindowReader, run_folders: Mapping[Vectors, RunFolder], beside: Sequence[PassReader]
-) -> None:
-    """Make the missing records of one window, in one pass for all runs and readers."""
-    missing = [kind for kind, run in run_folders.items() if window not in run]
-    if not missing:
-        read_window(reader.model, window, beside)
-        return
-    start = time.perf_counter()
-    records = reader.measure(window, beside)
-    seconds = (time.perf_counter() - start) / len(missing)
-    for kind in missing:
-        run_folders[kind].keep(window, records[kind], seconds, list(reader.skipped))
-
-
-def _finished(
-    settings: Settings, cut: Windows, run_folder: RunFolder, facts: dict[str, Any], memory: PeakMemory, started: float
-) -> Run:
+def _finished(job: Job, settings: Settings, cut: Windows, memory: PeakMemory) -> Measured:
     """The table of these windows, and the manifest."""
-    records, seconds = dict[int, list[Any]](), dict[str, float]()  # by length, of earlier calls as well
-    reasons = dict.fromkeys(facts["skipped"])  # each once
+    records, seconds = dict[int, list[Record]](), dict[str, float]()  # by length, of earlier calls as well
+    reasons = dict.fromkeys(job.facts["skipped"])  # each once
     for window in cut:
-        records.setdefault(window.length, []).append(run_folder.record(window))
-        notes, key = run_folder.notes(window), str(window.length)
+        kept = job.parts.tensors(window_part(window))
+        assert kept is not None
+        record, notes = kept
+        records.setdefault(window.length, []).append(record)
+        key = str(window.length)
         seconds[key] = round(seconds.get(key, 0.0) + notes["seconds"], 3)
         reasons |= dict.fromkeys(notes["skipped"])
     for length in settings.lengths:
         if unseen := ", ".join(str(n) for n in settings.sizes if n >= length):
             reasons[f"length {length}: sets of {unseen}, {NO_QUERY}"] = None
     by_length = {length: records[length] for length in settings.lengths if length in records}
-    heads = table(without_folder(facts["model"]["name"]), by_length, settings)
-    facts |= {"windows": window_places(cut), "peak_extra_megabytes": memory.extra(), "skipped": [*reasons]}
-    times = {"windows": seconds, "total": time.perf_counter() - started}
-    return Run(heads, finished_manifest(facts, run_folder.parts, times))
+    heads = table(without_folder(job.model.name), by_length, settings)
+    facts = {"windows": window_places(cut), "peak_extra_megabytes": memory.extra(), "skipped": [*reasons]}
+    return Measured(Run(heads, job.manifest(facts, seconds={"windows": seconds})), records)
 
 
 def finished_manifest(
@@ -151,28 +214,6 @@ def finished_manifest(
 def window_places(windows: Sequence[Window], before: int = 0) -> list[dict[str, int]]:
     """Their positions in a text, in characters; `before` characters precede the part that was read."""
     return [{"length": w.length, "index": w.index, "start": before + w.start, "end": before + w.end} for w in windows]
-
-
-def windows_of(model: LoadedModel, text: Text, settings: Settings) -> Windows:
-    return windows_for(model, text, settings.lengths, settings.windows, settings.seed)
-
-
-def manifest_facts(study: str, model: LoadedModel, text: Text, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The start of the manifest of a study of one model."""
-    return study_facts(study, settings) | {
-        "model": {
-            "name": model.name,
-            "about": model.about,
-            "kind": model.kind,
-            "source": model.source,
-            "class": type(model.network).__name__,
-            "fingerprint": model.fingerprint,
-            "configuration": model.configuration,
-            "device": model.devices,
-            "dtype": model.precision,
-        },
-        "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
-    }
 
 
 def study_facts(study: str, settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,14 +2,17 @@
 
 A part has a name, such as "windows/64-0", and is a JSON file or a safetensors file in the folder of the run. One that
 is damaged, or belongs to another part or run, counts as missing: it is made again, which a line reports. `Parts.each`
-is the one loop over the work of a study; `runs.executors` decides which process makes which part.
+is the one loop over the work of a study; `runs.executors` decides which process makes which part. A folder belongs to
+one run, which its manifest identifies, so that a stopped run resumes from its parts.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,23 +21,28 @@ from safetensors.torch import save
 from torch import Tensor
 
 from .._errors import AbbeError
-from .._files import CHECKED, check_owner, checked, read_json, write_json, write_whole
+from .._files import CHECKED, check_owner, checked, is_unfinished, read_json, write_json, write_whole
+from .._locks import HOLDER, LOCK
 from .._tensors import checksum
-from .executors import Has, Make, current
+from ..measures import list_measures
+from ..results import FORMAT, MANIFEST, checked_manifest
+from .executors import Has, Make, Shard, current
+from .study import current_call
 
 T = TypeVar("T")
+Say = Callable[[str], object]
 Tensors = tuple[dict[str, Tensor], dict[str, Any]]  # with their notes
 
 JSON, TENSORS = ".json", ".safetensors"
+_MEASURES = hashlib.sha256(" ".join(info.name for info in list_measures()).encode()).hexdigest()[:12]  # of this version
+_NOTHING = (MANIFEST, LOCK, HOLDER)  # a folder with no other files holds nothing finished
 _BROKEN = (AbbeError, OSError, SafetensorError, ValueError, KeyError, TypeError, RecursionError)
 
 
 class Parts:
     """Finished parts of one run by name; without a folder they are kept in memory."""
 
-    def __init__(
-        self, folder: Path | None, run: str, say: Callable[[str], object] | None = None, identity: Any = ()
-    ) -> None:
+    def __init__(self, folder: Path | None, run: str, say: Say | None = None, identity: Any = ()) -> None:
         self.folder, self.run, self.identity = folder, run, dict(identity)
         self.measured_again: list[str] = []  # a line per damaged part
         self._say = say
@@ -100,22 +108,13 @@ class Parts:
         try:
             self._known[name + suffix] = content = read(path)
         except _BROKEN as error:
-            self.spoil(name, str(error) if isinstance(error, AbbeError) else f"{path} is damaged")
+            why = str(error) if isinstance(error, AbbeError) else f"{path} is damaged"
+            self._spoilt.add(name)
+            self.measured_again.append(f"{why}; it is measured again")
+            if self._say is not None:
+                self._say(self.measured_again[-1])
             return None
         return content
-
-    def spoil(self, name: str, why: str) -> None:
-        """Count an unusable part as missing."""
-        self._spoilt.add(name)
-        for suffix in (JSON, TENSORS):
-            self._known.pop(name + suffix, None)
-        self.again(why)
-
-    def again(self, why: str) -> None:
-        """Report that something is measured again."""
-        self.measured_again.append(f"{why}; it is measured again")
-        if self._say is not None:
-            self._say(self.measured_again[-1])
 
     def _ready(self, name: str, suffix: str) -> Path:
         """Where to write a part; a folder in its place is moved aside."""
@@ -141,10 +140,6 @@ def run_of(path: Path) -> str | None:
 
 
 def _read_tensors(path: Path, run: str, name: str) -> Tensors:
-    if path.is_dir():
-        raise AbbeError(f"{path} is a folder")
-    if not path.exists():
-        raise AbbeError(f"{path} is a link to nothing")
     with safe_open(path, "pt") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
         block = (file.metadata() or {}).get(CHECKED)
@@ -155,3 +150,66 @@ def _read_tensors(path: Path, run: str, name: str) -> Tensors:
         raise AbbeError(f"{path} is damaged: its checksum is wrong")
     check_owner(path, facts, run, name)
     return tensors, facts["notes"]
+
+
+# -- The folder of a run ----------------------------------------------------------------------------------------------
+
+
+def claim_folder(
+    path: Path | None, study: str, facts: Mapping[str, Any], settings: Mapping[str, Any], say: Say | None = None,
+    device: str = "cpu",
+) -> Parts:  # fmt: skip
+    """The parts of a study whose folder belongs to these facts and settings, this type of device and these versions."""
+    identity = dict(facts) | {"device": device, "settings": dict(settings), "measures": _MEASURES}
+    identity |= {name: version(name) for name in ("abbe", "torch", "transformers", "tokenizers", "numba")}
+    identity["digest"] = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
+    if path is not None:
+        _claim(path, identity, study)
+    return Parts(path, identity["digest"], say, identity)
+
+
+def _claim(path: Path, identity: Mapping[str, Any], study: str) -> None:
+    """Assign a folder to a run by its manifest; refused if it belongs to another one, unless nothing is finished."""
+    manifest = {} if _may_be_taken(path) else _check_same(path, identity)
+    if not isinstance(current(), Shard):  # other shards may be writing
+        for left in filter(is_unfinished, (*path.iterdir(), *path.glob("*/.*"))):
+            with suppress(OSError):
+                left.unlink()  # of a killed process
+    if not manifest.get("finished"):
+        begun = {"format": FORMAT, "study": study, "finished": False, "identity": dict(identity)}
+        write_json(path / MANIFEST, begun | {"call": current_call()})
+
+
+def _may_be_taken(path: Path) -> bool:
+    """Whether it is empty, or holds a run with nothing finished."""
+    files = [inner for inner in path.rglob("*") if inner.is_symlink() or not inner.is_dir()]
+    if any(not _is_nothing(inner) for inner in files):
+        return False
+    if not (path / MANIFEST).is_file():
+        return not any(inner.name == MANIFEST for inner in files)
+    stored = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
+    return "digest" in _as_dict(stored.get("identity"))
+
+
+def _is_nothing(path: Path) -> bool:
+    return path.name in _NOTHING or path.suffix == LOCK or is_unfinished(path)
+
+
+def _as_dict(content: Any) -> dict[str, Any]:
+    return content if isinstance(content, dict) else {}
+
+
+def _check_same(path: Path, identity: Mapping[str, Any]) -> dict[str, Any]:
+    """The manifest of a folder of this run; empty if it was lost."""
+    if not (path / MANIFEST).exists() and not (path / MANIFEST).is_symlink():
+        if any(run_of(inner) == identity["digest"] for inner in path.rglob("*")):
+            return {}  # only the manifest was lost
+        raise AbbeError(f"{path} is not empty and holds no run: name a new folder (--out)")
+    manifest = checked_manifest(path / MANIFEST, read_json(path / MANIFEST))
+    stored = _as_dict(manifest.get("identity"))
+    if stored.get("digest") == identity["digest"]:
+        return manifest
+    different = [key for key in identity if key not in ("settings", "digest") and stored.get(key) != identity[key]]
+    before, wanted = _as_dict(stored.get("settings")), identity["settings"]
+    different += [key for key in wanted if before.get(key) != wanted[key]]
+    raise AbbeError(f"{path} holds another run (different: {', '.join(different)}): name a new folder (--out)")

@@ -21,7 +21,7 @@ from torch import Tensor
 from .. import measures
 from ..measures import Reading, State, critical_of_units
 from ..results import SCHEMA
-from .settings import Settings
+from .inputs import Settings
 
 LEVELS = (0.01, 0.05)  # of the test, in the text and in the pseudocode of the paper
 EXPECTED: Mapping[str, str] = {  # with its key in the records of windows
@@ -141,7 +141,12 @@ def _stacked(of_layers: Mapping[int, Tensor], layers: int) -> Tensor:
 
 def table(model: str, records: Mapping[int, Sequence[Record]], settings: Settings) -> pl.DataFrame:
     """All rows of a run, from the records of the windows of every length."""
-    parts = [part for length, group in records.items() for part in _rows_of_length(length, group, settings)]
+    parts = [
+        part
+        for length, group in records.items()
+        for name in measured_names(group)
+        for part in _rows_of_measure(name, length, group, settings)
+    ]
     parts += [_critical_rows(length, group, settings) for length, group in records.items()]
     parts += [_reading_rows(length, group, settings) for length, group in records.items() if settings.readings]
     parts += _decay_rows([record for group in records.values() for record in group], settings)
@@ -151,10 +156,11 @@ def table(model: str, records: Mapping[int, Sequence[Record]], settings: Setting
     return joined.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 
-def _rows_of_length(length: int, records: Sequence[Record], settings: Settings) -> list[pl.DataFrame]:
-    measured = [key.removesuffix("/value") for key in records[0] if key.endswith("/value")]
-    names = sorted(measured, key=lambda name: (_PLACES[name.partition("@")[0]], name))
-    return [part for name in names for part in _rows_of_measure(name, length, records, settings)]
+def measured_names(records: Sequence[Record]) -> list[str]:
+    """Measures with a value in all of these records, in the order of the registry, which files do not keep."""
+    keys = [key for key in records[0] if key.endswith("/value") and all(key in record for record in records)]
+    names = [key.removesuffix("/value") for key in keys]
+    return sorted(names, key=lambda name: (_PLACES[name.partition("@")[0]], name))
 
 
 def _rows_of_measure(name: str, length: int, records: Sequence[Record], settings: Settings) -> list[pl.DataFrame]:

@@ -17,12 +17,17 @@ _AT_ONCE = 1e-3  # seconds: a faster step was finished earlier, and says nothing
 
 
 class Watch:
-    """Receives what will be done and what is done. With a `total`, several parts share one bar."""
+    """Receives what will be done and what is done."""
 
-    def __init__(self, console: Console, total: int | None) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._planned = self.silent = total is not None  # lines of parts are dropped: the study says them once
+        self._planned = self.silent = False
         self.part = ""  # named in front of every step
+
+    def share(self, total: int) -> None:
+        """Several parts share one bar of this many steps; their lines are dropped, since the study says them once."""
+        self.expect(total)
+        self._planned = self.silent = True
 
     def announce(self, line: str) -> None:
         self._console.print(line, highlight=False, markup=False, soft_wrap=True)
@@ -31,10 +36,6 @@ class Watch:
         """Print a line, unless it is that of a part."""
         if not self.silent:
             self.announce(line)
-
-    def say_checked(self, model: str, error: float, allowed: float) -> None:
-        limit = f"{allowed:.2g}" if allowed > 0.01 else f"{allowed:.0e}".replace("e-0", "e-")
-        self.say(f"{model}: self-check error {error:.1e} (allowed {limit})")
 
     def expect(self, steps: int) -> None:
         """Announce the steps of one part."""
@@ -52,11 +53,11 @@ class Watch:
 class _Bar(Watch):
     """On a terminal or in a notebook: one bar, gone at the end."""
 
-    def __init__(self, console: Console, total: int | None) -> None:
-        super().__init__(console, total)
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
         columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         self._bar = Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-        self._task = self._bar.add_task("", total=total)
+        self._task = self._bar.add_task("", total=None)
 
     def expect(self, steps: int) -> None:
         self._bar.start()
@@ -74,10 +75,10 @@ class _Bar(Watch):
 class _Lines(Watch):
     """In a pipe, a file or CI: a plain line per minute, from its own thread, since one step may take longer."""
 
-    def __init__(self, console: Console, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        super().__init__(console, total)
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(console)
         self._clock, self._started = clock, clock()
-        self._total, self._done, self._what = total, 0, ""
+        self._total, self._done, self._what = 0, 0, ""
         self._last, self._timed, self._seconds = self._started, 0, 0.0
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._tell, args=(EVERY,), name="abbe-progress", daemon=True)
@@ -136,12 +137,11 @@ class Stages:
 
 
 @contextmanager
-def watching(shown: bool, total: int | None = None) -> Iterator[Watch]:
+def watching(shown: bool) -> Iterator[Watch]:
     """Show on standard error what a study does: lines, and a bar on a terminal or a line per minute elsewhere.
 
     Args:
         shown: whether to show anything.
-        total: number of parts, if several share one bar.
 
     Examples:
         >>> with abbe.studies.watching(False) as watch:
@@ -150,7 +150,7 @@ def watching(shown: bool, total: int | None = None) -> Iterator[Watch]:
     """
     console = Console(stderr=True, quiet=not shown)
     kind = Watch if not shown else _Bar if console.is_terminal or console.is_jupyter else _Lines
-    watch = kind(console, total)
+    watch = kind(console)
     try:
         yield watch
     finally:

@@ -6,8 +6,9 @@ Several readers share a pass, and so several tables.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,42 +19,64 @@ from .._attention.engine import beside_sink
 from .._errors import AbbeError
 from .._tensors import generator_named, where_double
 from ..measures import BlockNumbers, Reading, Rows, Sets, State
-from ..models import AttentionCall, LoadedModel, Tap, Window, input_device, self_check_tolerance, shape_of
+from ..models import AttentionCall, LoadedModel, Swap, Tap, Window, input_device, shape_of
 from ..normalizers import Normalizer
-from .settings import Settings, Vectors
+from .inputs import Settings, Vectors
+from .parts import Parts
 from .tables import QueryDistances, Record, layer_record, window_record
 
+T = TypeVar("T")
 
-class PassReader(Protocol):
-    """Listens to a tap while `window` is set, and ignores all other passes: a tap keeps its consumers."""
 
-    window: Window | None
+class PassReader:
+    """Reads the attention calls of forward passes, which it may share; what it keeps are parts of a run."""
+
+    parts: Parts
+    layers: int
+
+    def start(self, parts: Parts, layers: int) -> None:
+        """The folder is claimed, and the number of layers is known."""
+        self.parts, self.layers = parts, layers
 
     def wants(self, window: Window) -> bool:
         """Whether it still needs this window."""
         return True
 
+    def begin(self, window: Window) -> None:
+        """A pass over this window follows."""
+
+    def read(self, call: AttentionCall, window: Window, *weights_of: Callable[[Tensor], Tensor]) -> None:
+        """One layer of the pass; a swap also gives a function for its weights."""
+        raise NotImplementedError
+
     def done(self, window: Window) -> None:
         """The pass is over: the whole window was read."""
-        return
 
 
-@torch.no_grad()
-def read_window(model: LoadedModel, window: Window, readers: Iterable[PassReader]) -> bool:
-    """Run the model on a window for all readers that want it; False if none does."""
-    wanting = [reader for reader in readers if reader.wants(window)]
-    if not wanting:
-        return False
-    for reader in wanting:
-        reader.window = window
-    try:
-        run_model(model, window.tokens)
-    finally:
-        for reader in wanting:
-            reader.window = None
-    for reader in wanting:
-        reader.done(window)
-    return True
+class Passes:
+    """Forward passes whose attention calls go to some readers; a tap or swap keeps its listeners."""
+
+    def __init__(self, model: LoadedModel, source: Tap | Swap) -> None:
+        self._model, self._readers = model, tuple[PassReader, ...]()
+        source.listen(self._hear)
+
+    @torch.no_grad()
+    def read(self, window: Window, *readers: PassReader, run: Callable[[LoadedModel, Tensor], T]) -> T:
+        """What `run`, which makes a pass, returns for the window."""
+        for reader in readers:
+            reader.begin(window)
+        self._window, self._readers = window, readers
+        try:
+            result = run(self._model, window.tokens)
+        finally:
+            self._readers = ()  # later passes are of somebody else
+        for reader in readers:
+            reader.done(window)
+        return result
+
+    def _hear(self, call: AttentionCall, *weights_of: Callable[[Tensor], Tensor]) -> None:
+        for reader in self._readers:
+            reader.read(call, self._window, *weights_of)
 
 
 def run_model(model: LoadedModel, tokens: Tensor) -> Any:
@@ -70,12 +93,16 @@ def model_inputs(model: LoadedModel, tokens: Tensor) -> dict[str, Any]:
     return {"input_ids": batch} if model.kind == "encoder" else {"input_ids": batch, "use_cache": False}
 
 
-def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, tokens: Tensor) -> Tensor:
+def token_vectors(which: Vectors, call: AttentionCall, network: nn.Module, tokens: Tensor) -> Tensor | None:
     """(1, key heads or heads; key; feature), float32, for the keys of one attention layer.
+
+    None for cross attention, whose keys are another stack's states: they have no vectors among this stack's tokens.
 
     embedding: the model's input embeddings divided by their norm (as in arXiv 2508.17821); hidden: the layer's input
     states; value: its values; output: its values as the output projection adds them to the stream.
     """
+    if call.kind == "cross" and which in ("embedding", "hidden"):
+        return None
     if which == "value":
         return call.value[0].float()
     if which == "output":
@@ -104,6 +131,10 @@ def _as_projected(call: AttentionCall) -> Tensor:
     return projected
 
 
+def window_part(window: Window) -> str:
+    return f"windows/{window.length}-{window.index}"
+
+
 BLOCK = 1 << 20  # logits of one block of queries; the measures need a few hundred bytes per logit
 ROWS_THAT_WAIT = 1 << 12  # rows of a few layers: their numbers and measures take a few kilobytes per row
 
@@ -116,77 +147,76 @@ def rows_at_once(heads: int, keys: int) -> int:
 class WindowReader(PassReader):
     """Reads the attention calls of forward passes and keeps only sums per layer.
 
-    One reader serves several kinds of vectors at once: only the geometry differs between them. `records[kind][layer]`
-    holds the means of a layer, numbered as in `tap.layers`.
+    One reader serves several kinds of vectors at once: only the geometry differs between them. `kept` are the parts of
+    a run for each kind; `records[kind][layer]` holds the means of a layer, numbered as in `tap.layers`.
     """
 
-    def __init__(self, model: LoadedModel, tap: Tap, settings: Settings, kinds: Sequence[Vectors] = ()) -> None:
+    def __init__(
+        self, model: LoadedModel, tap: Tap, settings: Settings, kinds: Sequence[Vectors] = (),
+        kept: Sequence[Parts] = (),
+    ) -> None:  # fmt: skip
         self.model, self.settings = model, settings
         self.kinds = tuple(kinds) or (settings.vectors,)
+        self.kept = dict(zip(self.kinds, kept, strict=False))
         self.layers = len(tap.layers)
         self.normalizer = normalizers.normalizer(settings.normalizer or "softmax")
         self.skipped: dict[str, None] = {}  # an ordered set
-        self.window: Window | None = None
-        self.expected: dict[str, Tensor] = {}  # keys that attention patterns predict for the window
-        self._start()
-        tap.listen(self._read)
         # glibc keeps a freed block for reuse if one as large was freed before; else it returns the block to the system.
         # Every layer frees blocks of a few megabytes: returning and requesting them again costs a tenth of the time.
         torch.empty(31 << 20, dtype=torch.uint8)  # freed at once; 32 MiB is the largest size that glibc learns from
 
-    def _start(self) -> None:
+    def wants(self, window: Window) -> bool:
+        return bool(self._missing(window))
+
+    def _missing(self, window: Window) -> list[Vectors]:
+        return [kind for kind, parts in self.kept.items() if window_part(window) not in parts]
+
+    def begin(self, window: Window) -> None:
+        self.begun = time.perf_counter()
         self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
         self.waiting: list[tuple[int, BlockNumbers]] = []  # layers without a record so far
         self.distances = {kind: QueryDistances() for kind in self.kinds}
         self.positions: dict[int, Tensor] = {}  # of the queries, by query length: the same in most layers
+        self.expected = measures.pattern_keys(window.tokens)  # keys that attention patterns predict
 
-    def measure(self, window: Window, beside: Sequence[PassReader] = ()) -> dict[Vectors, Record]:
-        """Run the model on one window; returns its record per kind of vectors. Readers `beside` share the pass."""
-        self._start()
-        self.expected = measures.pattern_keys(window.tokens)
-        read_window(self.model, window, [self, *beside])
+    def done(self, window: Window) -> None:
+        """Keep the record of every run that lacks it."""
         self._settle()
-        return {
-            kind: window_record(self.records[kind], self.layers)
-            | self.distances[kind].tests(window.length, self.settings.sizes)
-            for kind in self.kinds
-        }
+        missing = self._missing(window)
+        notes = {"seconds": round((time.perf_counter() - self.begun) / max(1, len(missing)), 3)}
+        for kind in missing:
+            record = window_record(self.records[kind], self.layers)
+            record |= self.distances[kind].tests(window.length, self.settings.sizes)
+            self.kept[kind].keep_tensors(window_part(window), record, notes | {"skipped": list(self.skipped)})
 
-    def _read(self, call: AttentionCall) -> None:
-        if self.window is None:
-            return
-        number, tokens = call.place, self.window.tokens.to(call.query.device)
-        vectors = {}
+    def read(self, call: AttentionCall, window: Window, *_: object) -> None:
+        number, vectors = call.place, dict[Vectors, Tensor]()
         for kind in self.kinds:
-            if lacks_vectors(call, kind):
+            of_kind = token_vectors(kind, call, self.model.network, window.tokens[None])
+            if of_kind is None:
                 self.skipped[f"{call.name}: cross attention reads another stack's states, not {kind}s"] = None
             else:
-                vectors[kind] = token_vectors(kind, call, self.model.network, tokens[None])
+                vectors[kind] = of_kind
         if not vectors:
             return
         length = call.query.shape[-2]
         if length not in self.positions:
-            self.positions[length] = query_positions(length, self.settings, self.window)
+            self.positions[length] = query_positions(length, self.settings, window)
         positions = self.positions[length]
         chance, directions, steps = (
-            seeded(self.settings, self.window, f"{use} of layer {number}")
-            for use in ("random sets", "directions", "steps")
+            seeded(self.settings, window, f"{use} of layer {number}") for use in ("random sets", "directions", "steps")
         )
         swapped = None if self.settings.normalizer is None else self.normalizer
         if swapped is not None and call.sink is not None:
             self.skipped[f"learned sinks: {self.normalizer} replaces softmax together with its sink"] = None
-        keyed = is_over(call, len(tokens))
-        step = rows_at_once(call.query.shape[1], call.key.shape[-2])
+        expected = self.expected if is_over(call, window.length) else None
         states: dict[Vectors, State] = {kind: {} for kind in vectors}
-        for start in range(0, len(positions), step):
-            block = positions[start : start + step]
-            rows = rows_of_call(call, block, next(iter(vectors.values())), swapped)
+        for block, rows in row_blocks(call, positions, next(iter(vectors.values())), swapped):
             sets = measures.choose_sets(rows, self.settings.sizes, chance)
             numbers = measures.block_numbers(
-                rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block,
-                self.expected if keyed else None,
-            )  # fmt: skip
-            if len(positions) <= step and not self.settings.reads_rows:
+                rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block, expected
+            )
+            if len(block) == len(positions) and not self.settings.reads_rows:
                 self._wait(number, numbers)
                 return
             self._update(states, numbers, rows, sets, vectors, steps)
@@ -248,14 +278,19 @@ def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normaliz
     return Rows(logits, weights, vectors, limit, softmax=plain, sink=sink is not None, sink_logits=sink)
 
 
+def row_blocks(
+    call: AttentionCall, positions: Tensor, vectors: Tensor, normalizer: Normalizer | None = None
+) -> Iterator[tuple[Tensor, Rows]]:
+    """The rows of these queries, in blocks that fit into memory, each with its queries."""
+    step = rows_at_once(call.query.shape[1], call.key.shape[-2])
+    for start in range(0, len(positions), step):
+        block = positions[start : start + step]
+        yield block, rows_of_call(call, block, vectors, normalizer)
+
+
 def is_over(call: AttentionCall, tokens: int) -> bool:
     """Whether this is self-attention whose queries and keys are the tokens of the window, position by position."""
     return call.kind == "self" and call.query.shape[-2] == call.key.shape[-2] == tokens
-
-
-def lacks_vectors(call: AttentionCall, kind: Vectors) -> bool:
-    """Cross attention reads another stack's states, which have no vectors among this stack's tokens."""
-    return call.kind == "cross" and kind in ("embedding", "hidden")
 
 
 def query_positions(length: int, settings: Settings, window: Window) -> Tensor:
@@ -294,23 +329,17 @@ def _range_limit(call: AttentionCall, queries: Tensor) -> Tensor | None:
     return 2 * bound
 
 
-def check_tokens(model: LoadedModel, windows: list[Window]) -> Tensor:
+def check_tokens(model: LoadedModel, windows: Sequence[Window]) -> Tensor:
     """Tokens for the self-check: the start of the longest window, 128 tokens or enough to fill a sliding window."""
     reach = shape_of(model.network, model.kind).reach
     longest = max(windows, key=lambda window: window.length)
     return longest.tokens[: max(128, math.ceil(1.25 * reach))]
 
 
-def allowed_error(model: LoadedModel) -> float:
-    """The self-check error that rounding of the coarsest weights explains."""
-    dtypes = {weight.dtype for weight in model.network.parameters() if weight.is_floating_point()}
-    return max(self_check_tolerance(dtype) for dtype in dtypes or {torch.float32})
-
-
-def check_model(model: LoadedModel, tap: Tap, tokens: Tensor) -> float:
-    """The self-check of the tap; a failure names the model."""
+def check_model(model: LoadedModel, source: Tap | Swap, tokens: Tensor) -> float:
+    """The self-check of a tap or swap; a failure names the model."""
     try:
-        return tap.check(**model_inputs(model, tokens))
+        return source.check(**model_inputs(model, tokens))
     except AbbeError as error:
         raise AbbeError(f"{model.name}: {error}") from None
     except Exception as error:  # of the network itself, which may need more than a text

@@ -25,9 +25,9 @@ from .._errors import AbbeError
 from ..models import LoadedModel, Shape, Window, built, configuration, llama_configuration, shape_of, tap
 from ..results import finite
 from ..runs.cost import memory_of
-from ..runs.settings import REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
+from ..runs.inputs import LENGTHS, REPORT_LENGTHS, REPORT_TEMPERATURES, Settings, settings_for
 from ..runs.watch import Watch, watching
-from ..runs.window import WindowReader, model_inputs, rows_at_once, run_model
+from ..runs.window import Passes, WindowReader, model_inputs, rows_at_once, run_model
 from ..views import TextTable, View
 from ..words.numbers import about, data_size, many, number
 
@@ -277,12 +277,10 @@ def _without_weights(model: Any) -> tuple[str, LoadedModel]:
 
 def _settings(context: int | None, study: str, lengths: Any, windows: int, queries: int | str) -> Settings:
     """As the study itself would set them."""
-    if lengths is None and study == "report":
-        lengths = [length for length in REPORT_LENGTHS if context is None or length <= context] or None
+    usual, temperatures = (REPORT_LENGTHS, REPORT_TEMPERATURES) if study == "report" else (LENGTHS, (1.0,))
     settings = settings_for(
-        context, lengths=lengths, windows=whole("windows", windows, least=1), queries=queries, sizes=None,
-        vectors="value", normalizer=None, temperatures=REPORT_TEMPERATURES if study == "report" else (1.0,), seed=0,
-        level=0.95, resamples=1,
+        context, lengths=lengths, usual=usual, windows=whole("windows", windows, least=1), queries=queries,
+        temperatures=temperatures, resamples=1,
     )  # fmt: skip
     if not settings.lengths or min(settings.lengths) < 2:
         raise AbbeError(f"lengths is {shown(list(settings.lengths))}, but must be a list of window lengths >= 2")
@@ -344,9 +342,9 @@ def measured_rates(model: LoadedModel, settings: Settings, dtype: torch.dtype, w
     source, target = torch.ones(_COPIED), torch.empty(_COPIED)
     with torch.no_grad(), tap(part) as open_tap:
         open_tap.check(**model_inputs(part, _tokens(_LENGTHS[0])))  # learns the layers
-        reader = WindowReader(part, open_tap, settings)
+        reader, passes_of = WindowReader(part, open_tap, settings), Passes(part, open_tap)
         pieces: list[Callable[[], object]] = [lambda n=n: run_model(part, _tokens(n)) for n in _LENGTHS]  # type: ignore[misc]
-        pieces += [lambda n=n, q=q: _measure(reader, settings, n, q) for n, q in points]  # type: ignore[misc]
+        pieces += [lambda n=n, q=q: _measure(passes_of, reader, n, q) for n, q in points]  # type: ignore[misc]
         pieces.append(lambda: scaled_dot_product_attention(vectors, vectors, vectors, is_causal=shape.causal))
         best = _best([*pieces, lambda: target.copy_(source)], watch)
     passes, measured, (attending, copying) = best[: len(_LENGTHS)], best[len(_LENGTHS) : -2], best[-2:]
@@ -400,9 +398,9 @@ def _tokens(length: int) -> Tensor:
     return torch.arange(length) % (_VOCABULARY // 2) + 4  # no padding among them
 
 
-def _measure(reader: WindowReader, settings: Settings, length: int, queries: int) -> None:
-    reader.settings = replace(settings, queries=queries)
-    reader.measure(Window(length, 0, _tokens(length), 0, 0))
+def _measure(passes: Passes, reader: WindowReader, length: int, queries: int) -> None:
+    reader.settings = replace(reader.settings, queries=queries)
+    passes.read(Window(length, 0, _tokens(length), 0, 0), reader, run=run_model)
 
 
 def _best(pieces: Sequence[Callable[[], object]], watch: Watch) -> list[float]:

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..models import DeviceLike, DeviceMap, DtypeLike, evaluating
+from ..models import DeviceLike, DeviceMap, DtypeLike
 from ..normalizers import Normalizer
 from ..results import Run
-from ..runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, room_for
-from ..runs.measuring import measure_runs, windows_of
-from ..runs.settings import LENGTHS, settings_for
+from ..runs.inputs import LENGTHS, FolderLike, ModelLike, Placed, TextLike, settings_for
+from ..runs.measuring import at_work, measure_runs
 from ..runs.study import study
-from ..runs.watch import watching
 
 
 @study(Run)
@@ -72,11 +70,10 @@ def diagnose(
         >>> run.table.filter(pl.col("measure") == "separability").columns
         ['model', 'layer', 'head', 'length', 'n', 'measure', 'value', 'low', 'high', 'limit', 'control']
     """
-    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    settings = settings_for(
-        room_for(loaded, source, LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, sizes=sizes,
-        vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
-    )  # fmt: skip
-    with watching(progress) as watch, evaluating(loaded.network):
-        cut = windows_of(loaded, source, settings)
-        return measure_runs(loaded, source, [settings], [place], watch, cut, save=False)[0]
+    with at_work(Run, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        settings = settings_for(
+            job.room(LENGTHS[0]), lengths=lengths, windows=windows, queries=queries, sizes=sizes,
+            vectors=vectors, normalizer=normalizer, temperatures=temperatures, seed=seed, level=level,
+            resamples=resamples,
+        )  # fmt: skip
+        return measure_runs(job, [settings], job.windows(settings))[0].run

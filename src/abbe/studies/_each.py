@@ -213,7 +213,7 @@ def _folders(models: Sequence[str]) -> dict[str, str]:
 def _measure(places: Mapping[str, str], root: Path, text: Any, options: Mapping[str, Any], progress: bool) -> None:
     """Make the reports; the reason why there is none is kept as a file."""
     asked: set[str] = set()
-    watch = Watch(Console(stderr=True, quiet=not progress), None)  # lines only: every report has its own bar
+    watch = Watch(Console(stderr=True, quiet=not progress))  # lines only: every report has its own bar
 
     def make(name: str) -> None:
         asked.add(name)

@@ -16,7 +16,7 @@ from torch import Tensor
 from .._arguments import whole
 from .._errors import AbbeError
 from ..bounds import Point, Statement, catalogue
-from ..runs.settings import checked_seed
+from ..runs.inputs import checked_seed
 from ..views.text import new_table
 from ..views.theme import THEMES, Theme, ThemeName
 from ..views.view import View

@@ -19,8 +19,9 @@ from torch import Tensor
 import abbe
 from abbe.models import LoadedModel, tap
 from abbe.models import windows as cut_windows
+from abbe.runs.inputs import settings_for
 from abbe.runs.loss import window_losses
-from abbe.runs.settings import settings_for
+from abbe.runs.window import run_model
 
 QUICK: dict[str, Any] = {"windows": 3, "held_out": 2, "length": 40, "queries": 12, "resamples": 50, "progress": False}
 
@@ -39,9 +40,10 @@ def rows_of(model: LoadedModel, queries: int | str = 12, windows: Any = None) ->
     with tap(model) as open_tap:
         names = []
         open_tap.listen(lambda call: names.append(call.name))
-        reader = RowReader(model, open_tap, cut, settings)
-        reader.read([])
-        return reader.read(sorted(set(names)))
+        run_model(model, cut[0].tokens)
+        layers = sorted(set(names))
+        reader = RowReader(model, open_tap, cut, settings, layers, heads=8)
+        return {name: reader.rows(name) for name in layers}
 
 
 def planted(rows: LayerRows, spec: str, **values: list[float]) -> LayerRows:

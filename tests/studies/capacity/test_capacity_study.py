@@ -353,7 +353,7 @@ def test_lengths_that_are_not_named_are_long_enough(
     """`--targets last:128` works as it stands: the default lengths leave out windows of 128 tokens."""
     asked: list[Any] = []
 
-    def work(_model: Any, _text: Any, _base: Any, settings: dict[str, Any], *_: Any) -> Any:
+    def work(_job: Any, _base: Any, settings: dict[str, Any]) -> Any:
         asked.append(settings["lengths"])
         raise InterruptedError
 

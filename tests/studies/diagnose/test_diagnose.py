@@ -15,7 +15,7 @@ from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run, shared_run
 import abbe
 from abbe.results import SCHEMA
 from abbe.runs import window as _window
-from abbe.runs.settings import settings_for
+from abbe.runs.inputs import settings_for
 
 # Against the straightforward way
 

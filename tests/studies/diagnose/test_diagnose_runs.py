@@ -13,22 +13,17 @@ from tiny_runs import QUICK, TEXT, model, run
 
 import abbe
 from abbe.models import wrap
-from abbe.runs import folder as _folder
+from abbe.runs import parts as _parts
 
 # Resuming
 
 
-def test_windows_of_a_version_with_other_measures_are_measured_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_of_a_version_with_other_measures_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(_folder, "_MEASURES", "fewer")
-        whole = run(folder=tmp_path)
-    again = run(folder=tmp_path)
-    assert again.table.equals(whole.table)
-    assert len(again.manifest["measured_again"]) == 6
-    assert "windows/16-0 was written by a version with other measures" in again.manifest["measured_again"][0]
-    assert run(folder=tmp_path).manifest["measured_again"] == []
+        patch.setattr(_parts, "_MEASURES", "fewer")
+        run(folder=tmp_path)
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: measures\): name a new folder"):
+        run(folder=tmp_path)
 
 
 def test_folder_of_another_run_is_refused(tmp_path: Path) -> None:

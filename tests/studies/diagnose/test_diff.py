@@ -21,7 +21,7 @@ from rich.console import Console
 import abbe
 from abbe import AbbeError, views
 from abbe.models import wrap
-from abbe.runs import settings as engine_settings
+from abbe.runs import inputs as engine_settings
 
 QUICK: dict[str, Any] = {"windows": 6, "queries": 8, "lengths": 24, "sizes": (1, 5), "progress": False}
 

@@ -14,7 +14,7 @@ from tiny_runs import pick, run
 
 from abbe.measures import bootstrap_interval, critical_n, resampled_means
 from abbe.models import Window
-from abbe.runs.settings import Settings, settings_for
+from abbe.runs.inputs import Settings, settings_for
 from abbe.runs.tables import LEVELS, _largest, table
 from abbe.runs.window import query_positions
 

@@ -121,7 +121,7 @@ def counted(length: int, heads: int, width: int) -> Counted:
     settings = cost_study.Settings((length,), 1, 8, (1, 2, 5, 10, 20, 50, 100), "value", None, (1.0,), 0, 0.95, 1)
     with torch.no_grad(), cost_study.tap(model) as open_tap:
         open_tap.check(input_ids=torch.arange(32)[None])
-        reader = cost_study.WindowReader(model, open_tap, settings)
+        reader, passes = cost_study.WindowReader(model, open_tap, settings), cost_study.Passes(model, open_tap)
         with Counted() as count:
-            cost_study._measure(reader, settings, length, 8)
+            cost_study._measure(passes, reader, length, 8)
     return count

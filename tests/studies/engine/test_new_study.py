@@ -26,7 +26,7 @@ import polars as pl
 import torch
 
 from abbe.results import Result
-from abbe.runs.folder import claim_without_model
+from abbe.runs.parts import claim_folder
 from abbe.runs.inputs import as_folder
 from abbe.runs.measuring import finished_manifest, study_facts
 from abbe.runs.study import study
@@ -60,7 +60,7 @@ def fading(*, lengths: int = 4, seed: int = 0, folder=None, progress: bool = Tru
         abbe fading --lengths 3
     """
     settings = {"lengths": lengths, "seed": seed}
-    parts = claim_without_model(as_folder(folder), "fading", {}, settings)
+    parts = claim_folder(as_folder(folder), "fading", {}, settings)
 
     def make(name: str) -> None:
         rows = torch.randn(64, 2 ** int(name), generator=torch.Generator().manual_seed(seed))

@@ -22,13 +22,13 @@ LINE = re.compile(r"abbe: \d+ s: \d+ of \d+ done \(windows of 16\)(, about \d+ s
 
 def slow(monkeypatch: pytest.MonkeyPatch, seconds: float, every: float) -> None:
     """Every window takes so long, and a minute is so short."""
-    measure = engine_window.WindowReader.measure
+    done = engine_window.WindowReader.done
 
     def later(*given: Any) -> Any:
         time.sleep(seconds)
-        return measure(*given)
+        return done(*given)
 
-    monkeypatch.setattr(engine_window.WindowReader, "measure", later)
+    monkeypatch.setattr(engine_window.WindowReader, "done", later)
     monkeypatch.setattr(_progress, "EVERY", every)
 
 
@@ -101,7 +101,7 @@ def lines(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Clock]:
     from rich.console import Console
 
     clock = Clock()
-    watch = _progress._Lines(Console(stderr=True), None, clock)
+    watch = _progress._Lines(Console(stderr=True), clock)
     watch.close()
     return watch, clock
 

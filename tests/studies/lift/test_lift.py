@@ -107,7 +107,7 @@ def _worst(row: dict[str, Any]) -> list[float]:
 
 @pytest.mark.parametrize("goal", ["sparse", "retrieval"])
 def test_the_bar_ends_full(goal: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bars = compare_runs.counted(lift_study, monkeypatch)
+    bars = compare_runs.counted(monkeypatch)
     more = {"lengths": [64], "steps": 0} if goal == "retrieval" else {}
     for _ in range(2):
         abbe.lift(compare_runs.word_model(), PROSE, goal=goal, folder=tmp_path, **(QUICK | more))

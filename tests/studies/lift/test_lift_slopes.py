@@ -126,8 +126,9 @@ def test_the_head_whose_slope_is_the_cure_is_learned() -> None:
     settings = dataclasses.replace(
         SETTINGS, goal="retrieval", steps=48, candidates=(planted_slopes.SPEC,), lengths=(planted_slopes.LENGTH,)
     )
-    work = lift_search.Work(model, settings, Parts(None, "planted"), lift_search.fits.Material([], [], haystacks=some))
-    work.stages = Stages(Watch(Console(quiet=True), None), {"learning": 0})
+    work = lift_search.Work(model, settings, [], [], haystacks=some)
+    work.parts = Parts(None, "planted")
+    work.stages = Stages(Watch(Console(quiet=True)), {"learning": 0})
     tuner = lift_search.Tuner(work, lift_search.Fits(work), 48)
     plan = lift_search.Plan(3000, dict.fromkeys(range(2), planted_slopes.SPEC))  # a number of a plan that is learned
     learned = tuner.normalizers(plan, 48)

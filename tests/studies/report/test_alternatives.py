@@ -10,7 +10,6 @@ import polars as pl
 import pytest
 import torch
 from inside import alternatives_table, alternatives_windows, block_sums
-from inside import report_alternatives as _alternatives
 from polars.testing import assert_frame_equal
 from read_alone import try_alternatives
 from row_cases import random_rows
@@ -21,7 +20,8 @@ from torch import Tensor
 import abbe
 from abbe.measures import Rows
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows
-from abbe.runs.settings import Settings, settings_for
+from abbe.runs import window as _window
+from abbe.runs.inputs import Settings, settings_for
 from abbe.runs.window import check_model, query_positions, run_model
 from abbe.studies import Report
 
@@ -204,7 +204,7 @@ def test_cross_attention_without_vectors_has_no_rows() -> None:
 
 def test_blocks_of_queries_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tried()
-    monkeypatch.setattr(_alternatives, "BLOCK", 4 * 40 * 3)
+    monkeypatch.setattr(_window, "BLOCK", 4 * 40 * 3)
     assert_frame_equal(tried(), whole, abs_tol=1e-6)
 
 

@@ -19,7 +19,7 @@ from tiny_runs import BUILDERS, TEXT, model
 import abbe
 from abbe.measures import Rows, choose_sets, geometry
 from abbe.models import AttentionCall, LoadedModel, Window, tap, windows, wrap
-from abbe.runs.settings import Settings, settings_for
+from abbe.runs.inputs import Settings, settings_for
 from abbe.runs.window import check_model, rows_of_call, run_model, token_vectors
 from abbe.studies import Ball, Sample
 

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import copy
 import random
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import polars as pl
@@ -21,20 +19,15 @@ from torch import Tensor
 from ..._arguments import whole
 from ..._errors import AbbeError
 from ..._tensors import has_float64
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap, tap
+from ...models import DeviceLike, DeviceMap, DtypeLike, Tap, Window, plan, swap, tap
 from ...normalizers import Learned, Normalizer
 from ...runs.cost import estimate, plan_memory
-from ...runs.folder import claim_folder
-from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, settings_for, windows_for
 from ...runs.loss import check_causal, window_losses
-from ...runs.measuring import finished_manifest, manifest_facts, window_places
-from ...runs.settings import Settings, settings_for
+from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
-from ...runs.watch import Watch, watching
-from ...runs.window import allowed_error, check_model, check_tokens
 from ...words.names import BASELINE
-from .._shared.calibrated import learnable_rules
-from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, judge, portions
+from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, judge, learnable_rules
 from .result import CALIBRATED, FINETUNED, FITTED, SWAPPED, TUNED, Calibration, calibration_findings, stage_losses
 
 _LENGTH = 512
@@ -97,22 +90,23 @@ def calibrate(
         >>> with abbe.swap(model, calibration.normalizers):
         ...     _ = model(input_ids=torch.arange(16)[None])
     """
-    started = time.perf_counter()
     fitted = learnable_rules(normalizer)
-    path, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    lacking = [name for name in loaded.devices.split("+") if not has_float64(torch.device(name))]
-    if lacking:
-        raise AbbeError(f"{lacking[0]} has no float64, which the fit needs for its sums: calibrate with device cpu")
-    length = min(_LENGTH, loaded.context or _LENGTH) if length is None else whole("length", length)
-    options = {"queries": queries, "seed": seed, "level": level, "resamples": resamples}
-    base = settings_for(loaded.context, lengths=[length], windows=whole("windows", windows, least=1), **options)
-    # What is fitted is not in the spec: a folder of a version that fitted something else is another run.
-    spec = normalizer if isinstance(normalizer, str) else dict(normalizer)
-    settings = {"spec": spec, "fitted": fitted, "length": length, "held_out": whole("held_out", held_out, least=1)}
-    settings |= {"steps": whole("steps", steps, least=0), "finetune": whole("finetune", finetune, least=0)}
-    settings |= {key: base.as_json()[key] for key in ("windows", "queries", "seed", "level", "resamples")}
-    with watching(progress) as watch, evaluating(loaded.network):
-        return _Work(loaded, source, base, settings, watch).run(path, started)
+    with at_work(Calibration, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        lacking = [name for name in job.model.devices.split("+") if not has_float64(torch.device(name))]
+        if lacking:
+            raise AbbeError(f"{lacking[0]} has no float64, which the fit needs for its sums: calibrate with device cpu")
+        context = job.model.context
+        length = min(_LENGTH, context or _LENGTH) if length is None else whole("length", length)
+        base = settings_for(
+            context, lengths=[length], windows=whole("windows", windows, least=1), queries=queries, seed=seed,
+            level=level, resamples=resamples,
+        )  # fmt: skip
+        # What is fitted is not in the spec: a folder of a version that fitted something else is another run.
+        spec = normalizer if isinstance(normalizer, str) else dict(normalizer)
+        settings = {"spec": spec, "fitted": fitted, "length": length, "held_out": whole("held_out", held_out, least=1)}
+        settings |= {"steps": whole("steps", steps, least=0), "finetune": whole("finetune", finetune, least=0)}
+        settings |= {key: base.as_json()[key] for key in ("windows", "queries", "seed", "level", "resamples")}
+        return _Work(job, base, settings).run()
 
 
 @dataclass(eq=False)
@@ -174,37 +168,33 @@ def _parameters_table(groups: Sequence[_Group]) -> pl.DataFrame:
 class _Work:
     """One calibration, from the windows to the result."""
 
-    def __init__(
-        self, model: LoadedModel, text: Text, base: Settings, settings: Mapping[str, Any], watch: Watch
-    ) -> None:
-        self.model, self.text, self.base, self.settings, self.watch = model, text, base, settings, watch
+    def __init__(self, job: Job, base: Settings, settings: Mapping[str, Any]) -> None:
+        self.job, self.model, self.watch, self.base, self.settings = job, job.model, job.watch, base, settings
         self.length, self.finetune = base.lengths[0], settings["finetune"]
         self.windows, self.held_out, self.skipped = self._cut()
         self.has_loss = True
         try:
-            check_causal(model, "fine-tuning" if self.finetune else "the loss")
+            check_causal(self.model, "fine-tuning" if self.finetune else "the loss")
         except AbbeError as error:
             if self.finetune:
                 raise
             self.has_loss = False
             self.skipped.append(f"losses: {error}")
         self.layers: dict[str, list[_Group]] = {}  # by part; heads that keep the baseline's attention are left out
-        for layer, (name, groups) in enumerate(plan(model, settings["fitted"]).items()):
+        for layer, (name, groups) in enumerate(plan(self.model, settings["fitted"]).items()):
             for group in groups:
                 if (made := group.normalizer) is not None:
                     fitted = _Group(layer, name, group.heads, made, values_of(made))
                     self.layers.setdefault(f"layers/{layer}", []).append(fitted)
 
-    def run(self, path: Path | None, started: float) -> Calibration:
-        watch, probe = self.watch, check_tokens(self.model, self.windows)
-        queries = self.base.queries
-        plan_memory(self.model, [self.length], len(probe), watch.say, queries=queries, losses=self.has_loss)
+    def run(self) -> Calibration:
+        job = self.job
+        plan_memory(self.model, self.windows, self.watch.say, queries=self.base.queries, losses=self.has_loss)
+        job.describe(self.settings)
         with tap(self.model) as open_tap:
-            checked = time.perf_counter()
-            error = check_model(self.model, open_tap, probe)
-            timed = len(probe), (time.perf_counter() - checked) / 2  # the check is two passes
-            watch.say_checked(self.model.name, error, allowed_error(self.model))
-            self.parts = claim_folder(path, Calibration.study, self.model, self.text, self.settings, watch.announce)
+            timed = job.check(open_tap, self.windows)
+            job.claim()
+            self.parts = job.parts
             self._fit(open_tap, timed)
         groups = [group for layer in self.layers.values() for group in layer]
         normalizers = {f"layers.{one.layer}.heads.{','.join(map(str, one.heads))}": one.normalizer for one in groups}
@@ -213,9 +203,7 @@ class _Work:
         if self.finetune:
             self._judge_tuned()
         table, name = _heads_table(groups), TUNED if self.finetune else CALIBRATED
-        facts = manifest_facts(Calibration.study, self.model, self.text, self.settings)
-        facts |= {"self_check": {"error": error, "tokens": len(probe)}, "skipped": self.skipped}
-        facts |= {"windows": window_places(self.windows), "held_out": window_places(self.held_out)}
+        places = {"windows": window_places(self.windows), "held_out": window_places(self.held_out)}
         return Calibration(
             spec=self.settings["spec"],
             normalizers=normalizers,
@@ -223,18 +211,18 @@ class _Work:
             table=table,
             parameters=_parameters_table(groups),
             findings=calibration_findings(losses, table, fitted, len(self.held_out), self.base.level),
-            manifest=finished_manifest(facts, self.parts, {"total": time.perf_counter() - started}),
-            file=None if path is None else path / name,
+            manifest=job.manifest(places | {"skipped": self.skipped}),
+            file=None if job.folder is None else job.folder / name,
         )
 
     def _cut(self) -> tuple[list[Window], list[Window], list[str]]:
         """Windows to fit on and windows held out, drawn from all over the text; no two overlap."""
         wanted = self.base.windows + self.settings["held_out"]
-        cut = windows_for(self.model, self.text, self.base.lengths, wanted, self.base.seed)
+        cut = windows_for(self.model, self.job.text, self.base.lengths, wanted, self.base.seed)
         if len(cut) < 2:
             raise AbbeError(
-                f"{self.text.name} has room for {len(cut)} window of {self.length} tokens, but one to fit on and one "
-                "held out are needed: give more text or a smaller length"
+                f"{self.job.text.name} has room for {len(cut)} window of {self.length} tokens, but one to fit on and "
+                "one held out are needed: give more text or a smaller length"
             )
         held = min(self.settings["held_out"], max(1, len(cut) * self.settings["held_out"] // wanted))
         generator = random.Random(f"abbe calibrate, seed {self.base.seed}")
@@ -243,7 +231,7 @@ class _Work:
         windows, held_out = ([w for w in cut if (w.index in chosen) == out] for out in (False, True))
         return windows, held_out, list(cut.skipped)
 
-    def _fit(self, open_tap: Any, timed: tuple[int, float]) -> None:
+    def _fit(self, open_tap: Tap, timed: tuple[int, float]) -> None:
         """Every layer is a part, fitted to the rows of the original model; `timed` are tokens and seconds of a pass."""
         left = [part for part in self.layers if not self._load(part)]
         steps, tuned = self.finetune, bool(self.finetune)
@@ -252,10 +240,10 @@ class _Work:
         cost = estimate(self.model, [self.length] * passes, *timed, 1.0, losses=self.has_loss)
         self.watch.say(f"{len(left)} of {len(self.layers)} layers to fit, after that {cost}")
         self.watch.expect(len(left) + stages * len(self.held_out) + steps + tuned * len(self.layers))
-        rows = self._rows(open_tap, left)
+        reader = self._reader(open_tap, left)
 
         def make(part: str) -> None:
-            tensors, of_layer = dict[str, Tensor](), rows(part)
+            tensors, of_layer = dict[str, Tensor](), reader.rows(self.layers[part][0].name)
             # A copy: a fit that fails halfway has changed its normalizers.
             for number, group in enumerate(copy.deepcopy(self.layers[part])):
                 facts = group.at(of_layer, fit, self.settings["steps"])
@@ -267,24 +255,10 @@ class _Work:
         for part in left:
             self._load(part)
 
-    def _rows(self, open_tap: Any, parts: Sequence[str]) -> Callable[[str], LayerRows]:
-        """The rows of a part, read from the original model in portions that fit in memory, and dropped once used."""
+    def _reader(self, open_tap: Tap, parts: Sequence[str]) -> RowReader:
         heads = max(len(group.heads) for groups in self.layers.values() for group in groups)
-        names = {part: self.layers[part][0].name for part in parts}
-        queries = min(self.base.queries or self.length, self.length)
-        together = portions(list(names.values()), heads, len(self.windows), queries, self.length)
-        reader, read = RowReader(self.model, open_tap, self.windows, self.base), dict[str, LayerRows]()
-
-        def rows(part: str) -> LayerRows:
-            name = names[part]
-            if name not in read:
-                read.clear()  # before the next portion is in memory
-                read.update(reader.read(next(portion for portion in together if name in portion)))
-            if name not in read:
-                raise AbbeError(f"{name} was not called on this text: exclude it with a pattern")
-            return read.pop(name)
-
-        return rows
+        names = [self.layers[part][0].name for part in parts]
+        return RowReader(self.model, open_tap, self.windows, self.base, names, heads)
 
     def _load(self, part: str) -> bool:
         """Take over what an earlier call fitted, if the part is there."""
@@ -330,9 +304,9 @@ class _Work:
     def _judge_tuned(self) -> None:
         """Errors and zeros after fine-tuning, on the same rows, which are read again."""
         with tap(self.model) as open_tap:
-            rows = self._rows(open_tap, list(self.layers))
-            for part, groups in self.layers.items():
-                of_layer = rows(part)
+            reader = self._reader(open_tap, list(self.layers))
+            for groups in self.layers.values():
+                of_layer = reader.rows(groups[0].name)
                 for group in groups:
                     tuned = group.at(of_layer, judge)
                     group.columns |= dict(zip(("error_tuned", "zeros_tuned"), tuned, strict=True))

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,17 +16,15 @@ from torch import Tensor
 
 from ..._arguments import plain, positive, several, shown, whole, window_lengths, yes_or_no
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, Window, swap
 from ...runs.cost import estimate, plan_memory
-from ...runs.folder import claim_folder, finished_windows
-from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, settings_for
 from ...runs.loss import check_causal, check_targets, last_targets, next_token_losses, window_losses
-from ...runs.measuring import finished_manifest, manifest_facts, measure_runs
-from ...runs.settings import Settings, settings_for
+from ...runs.measuring import Job, at_work, measure_runs
 from ...runs.study import study
-from ...runs.watch import Watch, watching
-from ...runs.window import allowed_error, check_tokens
+from ...runs.window import check_tokens, window_part
 from ...words.names import BASELINE
+from .._shared.swapped import best_seconds
 from .._shared.truncation import COARSE, Curve, Sizes, checked_grid, has_sinks, top_keys, trace
 from . import rules
 from .result import WAYS, Capacity
@@ -95,29 +93,30 @@ def capacity(
         >>> result.table.select("length", "way", "tau").rows()
         [(32, 'renormalised', 0.05)]
     """
-    path, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    check_causal(loaded, "capacity")
-    fitting = [length for length in _LENGTHS if loaded.context is None or length <= loaded.context]
-    long_enough = [length for length in fitting if length > (last_targets(targets) or 0)]
-    lengths = long_enough or loaded.context or _LENGTHS[-1] if lengths is None else lengths
-    options = {"queries": whole("queries", queries, least=1), "seed": seed, "level": level, "resamples": resamples}
-    base = settings_for(loaded.context, lengths=sorted(window_lengths(lengths)), windows=windows, sizes=1, **options)
-    taus = sorted(positive("tau", tau, ", such as 0.01,0.05"))
-    if not taus:
-        raise AbbeError("tau must be numbers > 0, such as 0.01,0.05, got none")
-    ways = way.split(",") if isinstance(way, str) else plain(way)
-    if not isinstance(ways, list | tuple) or not ways or any(one not in WAYS for one in ways):
-        raise AbbeError(f"way is {shown(way)}, but must be one of {', '.join(WAYS)}, or both")
-    at = _layer_lengths(layer_lengths, base.lengths, yes_or_no("layers", layers))
-    for what, values in (("way", ways), ("layer_lengths", at)):
-        if len(set(values)) < len(values):
-            raise AbbeError(f"{what} has duplicates: {list(values)}")
-    check_targets(targets, min(base.lengths, default=2))
-    settings = {"taus": taus, "ways": list(ways), "layers": layers, "layer_lengths": sorted(at), "targets": targets}
-    settings |= {"layer_windows": whole("layer_windows", layer_windows, least=1), "grid": checked_grid(grid)}
-    settings |= {key: base.as_json()[key] for key in ("lengths", "windows", "queries", "seed", "level", "resamples")}
-    with watching(progress) as watch, evaluating(loaded.network):
-        return _Work(loaded, source, base, settings, watch, path).run()
+    with at_work(Capacity, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        check_causal(job.model, "capacity")
+        long_enough = [length for length in _LENGTHS if length > (last_targets(targets) or 0)]
+        base = settings_for(
+            job.model.context, lengths=None if lengths is None else sorted(window_lengths(lengths)),
+            usual=long_enough, windows=windows, sizes=1, queries=whole("queries", queries, least=1), seed=seed,
+            level=level, resamples=resamples,
+        )  # fmt: skip
+        taus = sorted(positive("tau", tau, ", such as 0.01,0.05"))
+        if not taus:
+            raise AbbeError("tau must be numbers > 0, such as 0.01,0.05, got none")
+        ways = way.split(",") if isinstance(way, str) else plain(way)
+        if not isinstance(ways, list | tuple) or not ways or any(one not in WAYS for one in ways):
+            raise AbbeError(f"way is {shown(way)}, but must be one of {', '.join(WAYS)}, or both")
+        at = _layer_lengths(layer_lengths, base.lengths, yes_or_no("layers", layers))
+        for what, values in (("way", ways), ("layer_lengths", at)):
+            if len(set(values)) < len(values):
+                raise AbbeError(f"{what} has duplicates: {list(values)}")
+        check_targets(targets, min(base.lengths, default=2))
+        settings = {"taus": taus, "ways": list(ways), "layers": layers, "layer_lengths": sorted(at), "targets": targets}
+        settings |= {"layer_windows": whole("layer_windows", layer_windows, least=1), "grid": checked_grid(grid)}
+        shared = ("lengths", "windows", "queries", "seed", "level", "resamples")
+        settings |= {key: base.as_json()[key] for key in shared}
+        return _Work(job, base, settings).run()
 
 
 def _layer_lengths(chosen: Any, lengths: tuple[int, ...], layers: bool) -> tuple[int, ...]:
@@ -143,33 +142,25 @@ def evenly_spaced(windows: Sequence[Window], count: int) -> list[Window]:
 class _Work:
     """One study in progress; it starts with a check of the model."""
 
-    def __init__(
-        self, model: LoadedModel, text: Text, base: Settings, settings: dict[str, Any], watch: Watch, path: Path | None
-    ) -> None:
-        self.model, self.text, self.base, self.settings, self.watch = model, text, base, settings, watch
-        self.cut = windows_for(model, text, base.lengths, base.windows, base.seed)
+    def __init__(self, job: Job, base: Settings, settings: dict[str, Any]) -> None:
+        self.job, self.model, self.watch, self.base, self.settings = job, job.model, job.watch, base, settings
+        self.cut = job.windows(base)
         if absent := {*base.lengths} - {window.length for window in self.cut}:
             advice = "give a longer text, or shorter --lengths"
-            raise AbbeError(f"{text.name} is too short for windows of {max(absent)} tokens: {advice}")
-        tokens = check_tokens(model, self.cut)
-        plan_memory(model, base.lengths, len(tokens), watch.say, queries=base.queries, losses=True)
-        with swap(model, "topk:k=8") as swapped:
-            try:
-                error = swapped.check(input_ids=tokens[None].to(model.device))
-            except AbbeError as wrong:
-                raise AbbeError(f"{model.name}: {wrong}") from None
-            next_token_losses(model, tokens)  # loads kernels
-            started = time.perf_counter()
-            next_token_losses(model, tokens)
-            self.timed = len(tokens), time.perf_counter() - started
-            self.sinks, self.layers = has_sinks(model, swapped, tokens), swapped.layers
-        self.self_check = {"error": error, "tokens": len(tokens)}
-        watch.say_checked(model.name, error, allowed_error(model))
-        self.parts = claim_folder(path, Capacity.study, model, text, settings, watch.announce)
-        self.separability = None if path is None else path / "separability"  # the folder of the diagnosis
+            raise AbbeError(f"{job.text.name} is too short for windows of {max(absent)} tokens: {advice}")
+        plan_memory(self.model, self.cut, self.watch.say, queries=base.queries, losses=True)
+        job.describe(settings)
+        with swap(self.model, "topk:k=8") as swapped:
+            job.check(swapped, self.cut)
+            tokens = check_tokens(self.model, self.cut)
+            run_pass = partial(next_token_losses, self.model, tokens)
+            self.timed = len(tokens), best_seconds(run_pass, 2, time.perf_counter)  # the first one loads kernels
+            self.sinks, self.layers = has_sinks(self.model, swapped, tokens), swapped.layers
+        job.claim()
+        self.parts = job.parts
+        self.separability = None if job.folder is None else job.folder / "separability"  # the folder of the diagnosis
 
     def run(self) -> Capacity:
-        started = time.perf_counter()
         self._say_cost()
         # A curve is a part: which sizes it tries depends on the losses before.
         names = {
@@ -187,15 +178,15 @@ class _Work:
         rows = rules.capacity_rows(curves, len(self.layers), self.settings)
         self.watch.silent = True  # check and cost of the diagnosis are part of those above
         diagnosis = replace(self.base, sizes=tuple(rules.sizes_for(rows)))
-        (run,) = measure_runs(self.model, self.text, [diagnosis], [self.separability], self.watch, self.cut)
+        run = measure_runs(self.job, [diagnosis], self.cut, [self.separability])[0].run
         measured = list(enumerate(run.manifest["layers"]))  # a module that is called several times is several layers
         numbers = [{number for number, name in measured if name == path} for path in self.layers]
         tables = rules.tables(curves, rules.with_separability(rows, run, numbers), len(self.layers), self.settings)
-        facts = manifest_facts(Capacity.study, self.model, self.text, self.settings)
-        facts |= {"layers": self.layers, "sinks": self.sinks, "self_check": self.self_check}
-        facts |= {"windows": run.manifest["windows"], "skipped": list(run.manifest["skipped"])}
-        seconds = {"total": time.perf_counter() - started}
-        manifest = finished_manifest(facts, self.parts, seconds, run.manifest["measured_again"])
+        facts = {key: run.manifest[key] for key in ("windows", "skipped")} | {
+            "layers": self.layers,
+            "sinks": self.sinks,
+        }
+        manifest = self.job.manifest(facts, again=run.manifest["measured_again"])
         return Capacity(**tables, findings=rules.findings(tables, self.settings), manifest=manifest)
 
     def _keys(self) -> Iterator[_Key]:
@@ -264,8 +255,10 @@ class _Work:
         for length, _, layer in self._keys():  # how far a search goes depends on the losses
             tried = self._sizes(length, layer).expected(len(self._allowed(layer)))
             planned[length] += tried * len(self._windows(length, layer))
-        left, diagnosed = list((planned - kept).elements()), set(finished_windows(self.separability))
-        to_diagnose = [window.length for window in self.cut if (window.length, window.index) not in diagnosed]
-        losses = estimate(self.model, left, *self.timed, 1.0, losses=True)
-        self.watch.say(str(losses + estimate(self.model, to_diagnose, *self.timed, queries=self.base.queries)))
+        left, parts = list((planned - kept).elements()), self.separability
+        to_diagnose = [
+            window.length for window in self.cut if parts is None or not any(parts.glob(f"{window_part(window)}.*"))
+        ]
+        lengths = [*left, *to_diagnose]
+        self.watch.say(str(estimate(self.model, lengths, *self.timed, 1.0, queries=self.base.queries, losses=True)))
         self.watch.expect(len(left))

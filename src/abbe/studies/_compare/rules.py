@@ -19,7 +19,7 @@ from torch import Tensor
 
 from ...measures import USUAL_SIZE, bootstrap_interval, enough_windows, resampled_means
 from ...results import Estimate
-from ...runs.settings import Settings, plain_settings, window_settings
+from ...runs.inputs import Settings, plain_settings, window_settings
 from ...words.finding import Fact, Finding
 from ...words.names import BASELINE, JUMPS, RENORMALISED
 from ...words.numbers import interval, percent, with_interval

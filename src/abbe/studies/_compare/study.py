@@ -25,22 +25,20 @@ from ... import measures, models
 from ..._arguments import between, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...measures import Reading, Rows, State
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, evaluating, plan, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, plan, swap
 from ...normalizers import Normalizer, normalizer
 from ...results import finite
 from ...runs.cost import plan_memory
-from ...runs.folder import claim_folder
-from ...runs.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.inputs import MOST_RESAMPLES, FolderLike, ModelLike, Placed, TextLike, checked_seed, windows_for
 from ...runs.loss import check_causal, window_losses
-from ...runs.measuring import finished_manifest, manifest_facts, window_places
-from ...runs.settings import MOST_RESAMPLES, checked_seed
+from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
-from ...runs.watch import Stages, watching
-from ...runs.window import BLOCK, allowed_error, check_tokens, model_inputs, seeded
+from ...runs.watch import Stages
+from ...runs.window import rows_at_once, seeded
 from ...words.names import BASELINE, CALIBRATED, RENORMALISED
 from ...words.numbers import about
-from .._shared.calibrated import learnable_rules
 from .._shared.estimates import window_numbers, with_nan
+from .._shared.fitting import learnable_rules
 from .._shared.prompts import Prompt, PromptMaker, batches, margins, rising_lengths
 from .._shared.swapped import ROUNDS, Logits, Reader, at_equal_selectivity, baseline_logits, best_seconds, costs, theory
 from .._shared.truncation import Sizes, checked_grid, has_sinks, trace, truncated_rules
@@ -120,18 +118,17 @@ def compare(
         'Too few windows to judge: ...'
     """
     alternatives = as_alternatives(ALTERNATIVES if normalizers is None else normalizers)
-    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    check_causal(loaded, "comparing normalizers")
-    length = min(LENGTH, loaded.context or LENGTH) if length is None else whole("length", length)
-    checked_grid(grid)
-    settings = CompareSettings(
-        length, whole("windows", windows), whole("queries", queries, least=1), between("tau", tau, 0, 1, 0.05),
-        needle_lengths_for(length, needle_lengths, loaded.context),
-        whole("prompts", prompts, least=1, most=MOST_PROMPTS), yes_or_no("calibrate", calibrate), checked_seed(seed),
-        between("level", level, 0, 1, 0.95), whole("resamples", resamples, least=1, most=MOST_RESAMPLES), grid,
-    )  # fmt: skip
-    with watching(progress) as watch, evaluating(loaded.network):
-        return _Comparing(loaded, source, settings, place, watch).run(alternatives)
+    with at_work(Comparison, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        check_causal(job.model, "comparing normalizers")
+        context = job.model.context
+        length = min(LENGTH, context or LENGTH) if length is None else whole("length", length)
+        settings = CompareSettings(
+            length, whole("windows", windows), whole("queries", queries, least=1), between("tau", tau, 0, 1, 0.05),
+            needle_lengths_for(length, needle_lengths, context), whole("prompts", prompts, least=1, most=MOST_PROMPTS),
+            yes_or_no("calibrate", calibrate), checked_seed(seed), between("level", level, 0, 1, 0.95),
+            whole("resamples", resamples, least=1, most=MOST_RESAMPLES), checked_grid(grid),
+        )  # fmt: skip
+        return _Comparing(job, settings, alternatives).run()
 
 
 def needle_lengths_for(length: int, needle_lengths: int | Sequence[int] | None, context: int | None) -> tuple[int, ...]:
@@ -209,37 +206,37 @@ def halves(text: Text) -> tuple[Text, Text]:
 # -- The work ---------------------------------------------------------------------------------------------------------
 
 
-class _Comparing(Job[CompareSettings]):
+class _Comparing:
     """One comparison: what is measured of every contender is a part, except the times, which one process takes."""
 
-    def run(self, alternatives: Sequence[Alternative]) -> Comparison:
-        model, settings, read = self.model, self.settings, self.text
-        self.for_fitting: Text | None = None
-        if settings.calibrate:
-            self.for_fitting, read = halves(self.text)
-        self.windows = windows_for(model, read, (settings.length,), settings.windows, settings.seed)
-        maker = PromptMaker(model.tokenizer, read, settings.seed)
+    def __init__(self, job: Job, settings: CompareSettings, alternatives: Sequence[Alternative]) -> None:
+        self.job, self.model, self.watch, self.settings = job, job.model, job.watch, settings
+        self.alternatives, self.reading = alternatives, settings.reading()
+        self.for_fitting: Text | None
+        self.for_fitting, read = halves(job.text) if settings.calibrate else (None, job.text)
+        self.windows = windows_for(self.model, read, (settings.length,), settings.windows, settings.seed)
+        maker = PromptMaker(self.model.tokenizer, read, settings.seed)
         self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
         self.skipped = [*self.windows.skipped, *maker.skipped]
-        self.reading = settings.reading()
         self._logits: Logits | None = None
-        fitted: dict[str, int] = {}  # number of the alternative by part
+        self.fitted: dict[str, int] = {}  # number of the alternative by part
         for number, alternative in enumerate(alternatives):
             # Each must fit this model: a mistake is reported before anything is measured.
-            plan(model, alternative.swapped)
+            plan(self.model, alternative.swapped)
             if settings.calibrate and alternative.rules is not None:
-                plan(model, learnable_rules(alternative.rules))
-                fitted[f"parts/calibrated-{number}"] = number
+                plan(self.model, learnable_rules(alternative.rules))
+                self.fitted[f"parts/calibrated-{number}"] = number
         named: dict[str, Any] = {"alternatives": [alternative.name for alternative in alternatives]}
         if files := {alternative.name: alternative.digest for alternative in alternatives if alternative.digest}:
             named["files"] = files
-        facts = manifest_facts(Comparison.study, model, self.text, settings.as_json() | named)
-        error = self._check(1 + len(alternatives) + len(fitted), fitted)
-        self.parts = claim_folder(
-            self.folder, Comparison.study, model, self.text, facts["settings"], self.watch.announce
-        )
+        job.describe(settings.as_json() | named)
+
+    def run(self) -> Comparison:
+        self._check(1 + len(self.alternatives) + len(self.fitted))
+        self.job.claim()
+        self.parts = self.job.parts
         with tempfile.TemporaryDirectory() as scratch:
-            self.contenders = self._contenders(alternatives, fitted, self.folder or Path(scratch))
+            self.contenders = self._contenders(self.job.folder or Path(scratch))
             # The number of a contender, since its name may not be a valid file name.
             places = range(len(self.contenders))
             parts = {f"parts/{place}-{what}": (place, what) for place in places for what in self._steps}
@@ -247,37 +244,33 @@ class _Comparing(Job[CompareSettings]):
             records = {one.name: self._records(place, one) for place, one in enumerate(self.contenders)}
             speed = self._speed()
         margins_of = {name: with_nan(record["needle"]["margins"]) for name, record in records.items()}
-        needle = needle_table(self.prompts, margins_of, settings)
-        table = comparison_table(records, speed, needle, settings)
-        judgements, recommendation = judge(table, len(self.windows), settings.level)
-        manifest = self._manifest(facts, error, records)
+        needle = needle_table(self.prompts, margins_of, self.settings)
+        table = comparison_table(records, speed, needle, self.settings)
+        judgements, recommendation = judge(table, len(self.windows), self.settings.level)
         return Comparison(
-            table=table, needle=needle, judgements=judgements, recommendation=recommendation, manifest=manifest
-        )
+            table=table, needle=needle, judgements=judgements, recommendation=recommendation,
+            manifest=self._manifest(records),
+        )  # fmt: skip
 
-    def _check(self, contenders: int, fitted: Iterable[str]) -> float:
+    def _check(self, contenders: int) -> None:
         """Check that softmax swapped in reproduces the model; announce the cost."""
-        tokens, settings, windows = check_tokens(self.model, self.windows), self.settings, len(self.windows)
-        lengths = (settings.length, *settings.needle_lengths)
-        plan_memory(self.model, lengths, len(tokens), self.watch.say, queries=settings.queries, losses=True)
+        settings, windows = self.settings, len(self.windows)
+        longest = max(settings.needle_lengths, default=0)
+        plan_memory(self.model, self.windows, self.watch.say, longest=longest, queries=settings.queries, losses=True)
         with swap(self.model, SOFTMAX) as trial:
-            error = trial.check(**model_inputs(self.model, tokens))
-            sinks = has_sinks(self.model, trial, tokens)
+            self.job.check(trial, self.windows)
+            sinks = has_sinks(self.model, trial, self.windows[0].tokens)
         self._sizes = Sizes.of(settings.grid, settings.length + sinks)
         capacity = self._sizes.expected(1) * windows
         prompts = len(batches(self.prompts))
         self._steps = {"windows": windows, "capacity": capacity, "sensitivity": 0, "needle": prompts}
         counts = {f"parts/{place}-{what}": self._steps[what] for place in range(contenders) for what in self._steps}
-        self.stages = Stages(self.watch, dict.fromkeys(fitted, 1) | counts | {_SPEED: ROUNDS * contenders})
-        self.watch.say_checked(self.model.name, error, allowed_error(self.model))
+        self.stages = Stages(self.watch, dict.fromkeys(self.fitted, 1) | counts | {_SPEED: ROUNDS * contenders})
         passes = windows + capacity + ROUNDS
         to_read, seconds = expected_cost(self.model, self.windows[0], self.prompts, passes, contenders)
         self.watch.say(f"{contenders} normalizers, {to_read:,} tokens: about {about(seconds)}")
-        return error
 
-    def _contenders(
-        self, alternatives: Sequence[Alternative], fitted: Mapping[str, int], folder: Path
-    ) -> list[Alternative]:
+    def _contenders(self, folder: Path) -> list[Alternative]:
         """The baseline and every alternative, each followed by its calibrated version.
 
         A calibration is a part, with the run of `abbe calibrate` in its own folder.
@@ -286,21 +279,21 @@ class _Comparing(Job[CompareSettings]):
 
         public: Any = studies
         calibrations: dict[str, Any] = {}
-        folders = {part: folder / "calibrated" / str(number) for part, number in fitted.items()}
+        folders = {part: folder / "calibrated" / str(number) for part, number in self.fitted.items()}
 
         def make(part: str) -> None:
             s = self.settings
             calibrations[part] = public.calibrate(
-                self.model, self.for_fitting, normalizer=alternatives[fitted[part]].rules, length=s.length,
+                self.model, self.for_fitting, normalizer=self.alternatives[self.fitted[part]].rules, length=s.length,
                 windows=s.windows, held_out=1, seed=s.seed, folder=folders[part], progress=False,
             )  # fmt: skip
             self.parts.keep_json(part, {})
 
-        self.parts.each(fitted, make, self.stages.end)
+        self.parts.each(self.fitted, make, self.stages.end)
         contenders = [Alternative(BASELINE, None)]
-        for number, alternative in enumerate(alternatives):
+        for number, alternative in enumerate(self.alternatives):
             contenders.append(alternative)
-            if (part := f"parts/calibrated-{number}") in fitted:
+            if (part := f"parts/calibrated-{number}") in self.fitted:
                 calibration = calibrations.get(part) or public.open(folders[part])  # or made by another process
                 name = alternative.name + CALIBRATED
                 if calibration.file is None:
@@ -359,20 +352,15 @@ class _Comparing(Job[CompareSettings]):
         self.stages.end(_SPEED)
         return best
 
-    def _manifest(self, facts: Mapping[str, Any], error: float, records: Mapping[str, Any]) -> dict[str, Any]:
+    def _manifest(self, records: Mapping[str, Any]) -> dict[str, Any]:
         infinite = [
             f"{name}: the loss is not finite in {lost} of {len(self.windows)} windows"
             for name, record in records.items()
             if (lost := sum(loss is None for loss in record["windows"]["loss"]))
         ]
         before = 0 if self.for_fitting is None else len(self.for_fitting.content)  # places are in the whole text
-        more = {
-            "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.windows))},
-            "windows": window_places(self.windows, before),
-            "prompts": len(self.prompts),
-            "skipped": [*self.skipped, *infinite],
-        }
-        return finished_manifest(dict(facts) | more, self.parts, {"total": time.perf_counter() - self.started})
+        places, skipped = window_places(self.windows, before), [*self.skipped, *infinite]
+        return self.job.manifest({"windows": places, "prompts": len(self.prompts), "skipped": skipped})
 
 
 def expected_cost(
@@ -410,9 +398,8 @@ def selectivity_reader(model: LoadedModel, swapped: Any, settings: Any) -> Reade
         call: models.AttentionCall, window: Window, positions: Tensor, weights_of: Callable[[Tensor], Tensor]
     ) -> State:
         chance = seeded(settings, window, f"random sets of {call.name}")
-        rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
         state: State = {}
-        for block in torch.split(positions, rows_at_once):
+        for block in torch.split(positions, rows_at_once(call.query.shape[1], call.key.shape[-2])):
             logits, weights = call.logits(block)[0].float(), weights_of(block).to(call.value.device).float()
             readings = _readings(Rows(logits, weights, call.value[0].float()), settings.sizes, chance)
             state = measures.update(state, readings)

@@ -24,16 +24,15 @@ import torch
 from torch import Tensor
 
 from ... import measures
-from ...runs.settings import Settings
-from ...runs.tables import Record
+from ...runs.inputs import Settings
+from ...runs.tables import Record, measured_names
 from .result import CRITICAL, CRITICAL_LEVEL, DECAY, LOSS, Difference
 
 # Smaller differences are rounding, however regular they are: relative to the larger value, and to the largest value of
 # the measure, since some values are nothing but rounding (the imbalance within a set of one).
 ROUNDING, ROUNDING_OF_LARGEST = 1e-5, 1e-6
 _EQUAL = 1e-12  # relative: differences whose spread is rounding of float64
-_VALUE, _SUMS, _DISTANCE = "/value", "decay/", ("distance/value", "distance/control")
-_PLACES = {info.name: place for place, info in enumerate(measures.list_measures())}
+_SUMS, _DISTANCE = "decay/", ("distance/value", "distance/control")
 Records = Mapping[int, Sequence[Record]]  # by length, in the order of the windows
 Losses = Mapping[int, Tensor]  # by length: one per window
 _Sides = tuple[Sequence[Record], Sequence[Record]]
@@ -53,7 +52,7 @@ def difference_table(
     parts = [
         part
         for length, records in first.items()
-        for name in _measures(records, second[length])
+        for name in measured_names([*records, *second[length]])
         for part in _measure_rows(name, length, (records, second[length]), settings)
     ]
     if losses:
@@ -107,15 +106,8 @@ def _paired_p(differences: Tensor) -> Tensor:
 # -- Means over windows -----------------------------------------------------------------------------------------------
 
 
-def _measures(first: Sequence[Record], second: Sequence[Record]) -> list[str]:
-    """In the order of the registry, which records from files do not keep."""
-    keys = [key for key in first[0] if key.endswith(_VALUE) and all(key in record for record in (*first, *second))]
-    names = [key.removesuffix(_VALUE) for key in keys]
-    return sorted(names, key=lambda name: (_PLACES[name.partition("@")[0]], name))
-
-
 def _measure_rows(name: str, length: int, sides: _Sides, settings: Settings) -> list[pl.DataFrame]:
-    a, b = (torch.stack([record[name + _VALUE] for record in side]) for side in sides)
+    a, b = (torch.stack([record[f"{name}/value"] for record in side]) for side in sides)
     # A window counts where both sides have a number.
     absent = a.isnan() | b.isnan()
     heads = [x.masked_fill(absent, torch.nan) for x in (a, b)]

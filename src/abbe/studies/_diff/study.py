@@ -20,12 +20,10 @@ from ..._errors import AbbeError
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Windows, evaluating, shape_of
 from ...results import MANIFEST, Run, open_run, read_manifest
 from ...runs.executors import all_stages
-from ...runs.folder import RunFolder, claim_without_model
-from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, as_folder, as_model, as_text, room_for
+from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, as_folder, as_model, as_text, settings_for
 from ...runs.loss import check_causal, window_losses
-from ...runs.measuring import finished_manifest, measure_runs, study_facts, windows_of
-from ...runs.parts import Parts
-from ...runs.settings import Settings, settings_for
+from ...runs.measuring import Job, finished_manifest, measure_runs, study_facts
+from ...runs.parts import Parts, claim_folder
 from ...runs.study import study
 from ...runs.tables import Record
 from ...runs.watch import watching
@@ -109,28 +107,31 @@ def diff(
     source = as_text(text)
     # The first two are loaded together, so that a misfit is refused before anything is measured; others one by one.
     loaded = [as_model(side, tokenizer, progress, placed) for side in sides[:2]]
-    context = room_for(loaded[0], source, LENGTH)
-    settings = settings_for(
-        context, lengths=min(LENGTH, context or LENGTH) if lengths is None else lengths, windows=windows,
-        queries=queries, sizes=sizes, vectors=vectors, normalizer=None, temperatures=(1.0,), seed=seed, level=level,
-        resamples=resamples,
-    )  # fmt: skip
     with watching(progress) as watch:
-        started = time.perf_counter()
-        models: list[ModelLike] = [*loaded, *sides[2:]]
-        names = _names(models)
-        cut = windows_of(loaded[0], source, settings)
 
-        def fitting(number: int) -> LoadedModel:
+        def job_of(side: LoadedModel) -> Job:
+            return Job(Difference.study, side, source, None, watch)
+
+        first, started = job_of(loaded[0]), time.perf_counter()
+        context = first.room(LENGTH)
+        settings = settings_for(
+            context, lengths=min(LENGTH, context or LENGTH) if lengths is None else lengths, windows=windows,
+            queries=queries, sizes=sizes, vectors=vectors, temperatures=(1.0,), seed=seed, level=level,
+            resamples=resamples,
+        )  # fmt: skip
+        models: list[ModelLike] = [*loaded, *sides[2:]]
+        names, cut = _names(models), first.windows(settings)
+
+        def fitting(number: int) -> Job:
             """A model that has the shape and the tokens of the first."""
             given = models[number]
-            side = given if isinstance(given, LoadedModel) else as_model(given, tokenizer, placed=placed)
+            job = job_of(given if isinstance(given, LoadedModel) else as_model(given, tokenizer, placed=placed))
             both = names[0], names[number]
-            shapes = [shape_of(one.network, one.kind) for one in (loaded[0], side)]
+            shapes = [shape_of(one.model.network, one.model.kind) for one in (first, job)]
             _check_same(both, [_SHAPE.format(shape.layers, shape.heads) for shape in shapes], _OTHER_SHAPE)
-            cuts = cut, windows_of(side, source, settings)
+            cuts = cut, job.windows(settings)
             _check_same(both, [[window.tokens.tolist() for window in windows] for windows in cuts], _OTHER_TOKENS)
-            return side
+            return job
 
         fitting(1)
         facts = {
@@ -139,24 +140,17 @@ def diff(
             "more": [one.fingerprint if isinstance(one, LoadedModel) else _name(one) for one in sides[2:]],
             "text": source.fingerprint,
         }
-        parts = claim_without_model(place, Difference.study, facts, settings.as_json(), watch.announce)
+        parts = claim_folder(place, Difference.study, facts, settings.as_json(), watch.announce)
 
         def measured(number: int) -> _Side:
-            side = fitting(number) if number > 1 else loaded[number]
-            run_folders: list[RunFolder] = []
-
-            def beside(_: Any, run_folder: RunFolder) -> tuple[()]:
-                run_folders.append(run_folder)
-                return ()
-
+            job = fitting(number) if number > 1 else job_of(loaded[number])
             of_side = None if place is None else place / _RUNS / str(number)
             if of_side is not None:
                 of_side.parent.mkdir(parents=True, exist_ok=True)
             watch.part = names[number]
-            with evaluating(side.network):
-                (run,) = measure_runs(side, source, [settings], [of_side], watch, cut, beside=beside)
-                losses = _losses(side, cut, parts, f"losses/{number}")
-            return _Side(run, _by_length(cut, [run_folders[0].record(window) for window in cut]), losses)
+            with evaluating(job.model.network):
+                ((run, records),) = measure_runs(job, [settings], cut, [of_side])
+                return _Side(run, records, _losses(job.model, cut, parts, f"losses/{number}"))
 
         measured_sides = all_stages(partial(measured, number) for number in range(len(names)))
         again = [line for side in measured_sides for line in side.run.manifest["measured_again"]]
@@ -172,24 +166,16 @@ class _Side:
     losses: Mapping[int, Tensor]
 
 
-def _by_length(cut: Windows, values: Iterable[Any]) -> dict[int, list[Any]]:
-    by_length: dict[int, list[Any]] = {}
-    for window, value in zip(cut, values, strict=True):
-        by_length.setdefault(window.length, []).append(value)
-    return by_length
-
-
 def _losses(model: LoadedModel, cut: Windows, parts: Parts, name: str) -> dict[int, Tensor]:
     """Mean next-token loss of every window, by length, kept in the folder."""
     try:
         check_causal(model, "a loss")
     except AbbeError:
         return {}
-    stored = parts.json(name)
-    if stored is None:
-        stored = {"losses": window_losses(model, cut).tolist()}
-        parts.keep_json(name, stored)
-    by_length = _by_length(cut, stored["losses"])
+    stored = parts.get_or_make(name, lambda: {"losses": window_losses(model, cut).tolist()})
+    by_length: dict[int, list[float]] = {}
+    for window, loss in zip(cut, stored["losses"], strict=True):
+        by_length.setdefault(window.length, []).append(loss)
     return {length: torch.tensor(losses, dtype=torch.float64) for length, losses in by_length.items()}
 
 
@@ -295,7 +281,7 @@ def _of_runs(paths: Sequence[Path], place: Path | None) -> Difference:
         "models": [manifest["model"]["fingerprint"] for manifest in manifests],
         "text": manifests[0]["text"]["fingerprint"],
     }
-    parts = claim_without_model(place, Difference.study, facts, settings.as_json())
+    parts = claim_folder(place, Difference.study, facts, settings.as_json())
     return _result(sides, names, settings, parts, started)
 
 

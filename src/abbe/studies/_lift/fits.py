@@ -23,14 +23,13 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...models import HeadGroup, LoadedModel, Window, plan, swap, tap
+from ...models import HeadGroup, LoadedModel, Window, Windows, plan, swap, tap
 from ...normalizers import LogNScaling, Normalizer, normalizer
 from ...results import finite
 from ...runs.parts import Parts
 from ...runs.watch import Stages
-from .._shared.calibrated import learnable
 from .._shared.estimates import with_nan
-from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, only_learning, portions
+from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, learnable, only_learning
 from .._shared.prompts import Haystack, PassKey, read_all
 from .._shared.swapped import at_equal_selectivity, effective_tokens, spread
 from .rules import CONTROL_SPEC, RETRIEVAL, LiftSettings
@@ -52,26 +51,22 @@ Made = dict[str, str | Normalizer]
 Heads = Mapping[int, tuple[int, ...]]  # layer -> heads that get the candidate; layers without an entry: all heads
 
 
-@dataclass(frozen=True)
-class Material:
-    """What the search reads: windows and pass keys of the training and of the validation text."""
-
-    training: Sequence[Window]
-    validation: Sequence[Window]
-    training_keys: Sequence[PassKey] = ()
-    validation_keys: Sequence[PassKey] = ()
-    haystacks: Sequence[Haystack] = ()
-
-
 @dataclass(eq=False)
 class Work:
-    """What all stages share; `spent` sums the seconds that finished parts took, in earlier calls too."""
+    """What all stages share: windows and pass keys of the training and of the validation text, and the parts.
+
+    `spent` sums the seconds that finished parts took, in earlier calls too.
+    """
 
     model: LoadedModel
     settings: LiftSettings
-    parts: Parts
-    read: Material
+    training: Windows
+    validation: Windows
+    training_keys: Sequence[PassKey] = ()
+    validation_keys: Sequence[PassKey] = ()
+    haystacks: Sequence[Haystack] = ()
     spent: float = 0.0
+    parts: Parts = field(init=False)
     stages: Stages = field(init=False)
 
     def get(self, name: str) -> dict[str, Any] | None:
@@ -166,17 +161,12 @@ class Fits:
         work, settings = self._work, self._work.settings
         left = {path: number for number, path in enumerate(self.layers) if not self._restored(number)}
         if left:
-            sample = spread(work.read.training, ROWS_FROM)
+            sample = spread(work.training, ROWS_FROM)
             with tap(work.model) as open_tap:
-                reader = RowReader(work.model, open_tap, sample, settings.reading())
-                queries = min(settings.queries, settings.length)
-                for names in portions(list(left), max(self.heads), len(sample), queries, settings.length):
-                    rows = reader.read(names)
-                    for name in names:
-                        if name not in rows:
-                            raise AbbeError(f"{name} was not called on this text: lift needs every attention layer")
-                        self._fit(left[name], rows.pop(name))
-                        work.stages.step(FITTING, f"fitting {name}")
+                reader = RowReader(work.model, open_tap, sample, settings.reading(), list(left), max(self.heads))
+                for name, number in left.items():
+                    self._fit(number, reader.rows(name))
+                    work.stages.step(FITTING, f"fitting {name}")
         work.stages.end(FITTING)
 
     def normalizers(self, recipe: Mapping[int, str], heads: Heads | None = None) -> Made:
@@ -279,7 +269,7 @@ class Tuner:
         parts, part = self._work.parts, f"tuning/{plan.number}-{steps}"
         stopped = parts.tensors(part)
         fine_tune(
-            self._work.model, parameters, self._work.read.training, steps, stopped[0] if stopped else start,
+            self._work.model, parameters, self._work.training, steps, stopped[0] if stopped else start,
             lambda state: parts.keep_tensors(part, state),
             lambda step: self._work.stages.step(PLANS, f"tuning {plan.name}, step {step}"),
         )  # fmt: skip
@@ -291,9 +281,7 @@ class Tuner:
         """Adam on the mean log-probability of the answers, text by text, with a penalty on large changes."""
         (spec,) = set(plan.recipe.values())
         model, unit = self._work.model, _factor_per_unit(normalizer(spec), max(self._work.settings.lengths))
-        read = read_all(
-            model, self._work.read.haystacks, _MOST_BYTES, self._work.step(LEARNING, f"reading for {plan.name}")
-        )
+        read = read_all(model, self._work.haystacks, _MOST_BYTES, self._work.step(LEARNING, f"reading for {plan.name}"))
         reached: list[float] = []
         optimizer = torch.optim.Adam(parameters, lr=_RATE / unit)
         starts = [raw.detach() for raw in _parameters(self._fits.normalizers(plan.recipe))]

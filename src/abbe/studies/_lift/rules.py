@@ -19,12 +19,12 @@ from ..._errors import AbbeError
 from ...measures import enough_windows, resampled_means
 from ...normalizers import normalizer
 from ...results import Estimate
-from ...runs.settings import Settings, plain_settings, window_settings
+from ...runs.inputs import Settings, plain_settings, window_settings
 from ...words.finding import Fact, Finding
 from ...words.names import BASELINE
 from ...words.numbers import MISSING, percent, sentence, with_interval
-from .._shared.calibrated import learnable
 from .._shared.estimates import mean_estimate, paired_gain, resampled_estimate, window_numbers
+from .._shared.fitting import learnable
 from .._shared.prompts import rising_lengths
 
 GOALS = SPARSE, RETRIEVAL, LOSS = "sparse", "retrieval", "loss"

@@ -170,7 +170,7 @@ class Search:
 
     def __init__(self, work: Work, fitted: Fits, schedule: Any, reserves: Mapping[str, float]) -> None:
         """`reserves` are the seconds that each stage leaves to the later ones."""
-        self.work, self.settings, self.fits, self.read, self.schedule = work, work.settings, fitted, work.read, schedule
+        self.work, self.settings, self.fits, self.schedule = work, work.settings, fitted, schedule
         self._reserves = reserves
         self.cut: list[str] = []
         self.scan: list[dict[str, Any]] = []
@@ -180,7 +180,7 @@ class Search:
 
     def run(self) -> Tried:
         """The plan to test, with its numbers so far."""
-        read = self.read
+        read = self.work
         self._baseline = self._losses("baseline", None, read.validation, read.validation_keys, fits.BASELINE_STAGE)
         self._training_keys = self._mean_key("baseline-keys", None, read.training_keys)
         self.work.stages.end(fits.BASELINE_STAGE)
@@ -230,14 +230,14 @@ class Search:
         if chosen.is_softmax and alone:
             return None
         specs = [f"{CONTROL_SPEC}:temperature={temperature}" for temperature in TEMPERATURES]
-        keys = self.read.validation_keys
+        keys = self.work.validation_keys
         means = {spec: self._mean_key(f"control-{number}", spec, keys) for number, spec in enumerate(specs)}
         return max(means, key=lambda spec: means[spec])
 
     def _learned_plans(self) -> list[Tried]:
         """Candidates with free parameters, learned for all layers and heads at once and measured after each round."""
         measured: list[Tried] = []
-        specs = self.settings.candidates if self.settings.goal == RETRIEVAL and self.read.haystacks else ()
+        specs = self.settings.candidates if self.settings.goal == RETRIEVAL and self.work.haystacks else ()
         for number, spec in enumerate(filter(learns, specs)):
             each = Plan(fits.LEARNED_NUMBER + number, dict.fromkeys(range(len(self.fits.layers)), spec))
             for steps in round_ends(self.settings.steps):
@@ -274,7 +274,7 @@ class Search:
 
     def _head_keys(self, chosen: Plan, which: str, heads: Heads) -> float:
         """Mean log-probability of the pass keys for training, with only these heads of one layer swapped."""
-        what, keys = self.fits.normalizers(chosen.recipe, heads), self.read.training_keys
+        what, keys = self.fits.normalizers(chosen.recipe, heads), self.work.training_keys
         found = self._mean_key(f"head-{chosen.number}-{which}", what, keys)
         self.work.stages.step(fits.HEADS, f"heads of {chosen.name}")
         return found
@@ -303,8 +303,8 @@ class Search:
 
     def _scan(self, may_be_empty: bool) -> None:
         groups = layer_groups(len(self.fits.layers), self.schedule.groups)
-        windows = spread(self.read.validation, self.schedule.scan_windows)
-        before = [self._baseline["loss"][self.read.validation.index(window)] for window in windows]
+        windows = spread(self.work.validation, self.schedule.scan_windows)
+        before = [self._baseline["loss"][self.work.validation.index(window)] for window in windows]
         for number, spec in enumerate(self.settings.candidates):
             if self.settings.goal == RETRIEVAL and learns(spec):
                 continue
@@ -314,7 +314,7 @@ class Search:
                 if may_end and self._time_is_up(part, f"{where} was scanned, and what follows", fits.SCAN):
                     return
                 what = self.fits.normalizers(dict.fromkeys(layers, spec))
-                record = self._losses(part, what, windows, self.read.training_keys, fits.SCAN, f"scan: {where}")
+                record = self._losses(part, what, windows, self.work.training_keys, fits.SCAN, f"scan: {where}")
                 rise = relative_rise(record["loss"], before, self.settings)
                 means = {fact: mean([self.fits.facts[layer, spec][fact] for layer in layers]) for fact in fits.FACTS}
                 gain = self._gain(means["zeros"], rise.value, record["keys"], self._training_keys)
@@ -348,8 +348,8 @@ class Search:
         def make() -> dict[str, Any]:
             with swap(self.work.model, self.tuner.normalizers(chosen, steps)) as running:
                 reader = sparsity_reader(self.work.model, running, self.settings)
-                read = reader.read_all(self.read.validation, self.work.step(stage, name))
-                return read | {"keys": answers(self.work.model, self.read.validation_keys)[0]}
+                read = reader.read_all(self.work.validation, self.work.step(stage, name))
+                return read | {"keys": answers(self.work.model, self.work.validation_keys)[0]}
 
         record = self.work.get_or_make(chosen.part(steps), make)
         rises = {"rise": relative_rise(record["loss"], self._baseline["loss"], self.settings)}
@@ -357,7 +357,7 @@ class Search:
         gain = self._gain(means["zeros"], rises["rise"].value, record["keys"], mean(self._baseline["keys"]))
         if steps and (control := self._control_of(chosen)):  # without tuning, the control is the baseline
             what, words = partial(self.tuner.normalizers, control, steps), f"{control.name}, tuned the same way"
-            alike = self._losses(control.part(steps), what, self.read.validation, (), fits.PLANS, words)
+            alike = self._losses(control.part(steps), what, self.work.validation, (), fits.PLANS, words)
             rises["control_rise"] = relative_rise(record["loss"], alike["loss"], self.settings)
         row = {"plan": name, "layers": len(chosen.recipe), "steps": steps, "gain": gain, "chosen": False} | means
         for column, estimate in rises.items():

@@ -21,17 +21,14 @@ from ..._arguments import between, shown, whole
 from ..._errors import AbbeError
 from ..._locks import held
 from ...measures import enough_windows
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, evaluating, plan, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, plan, swap
 from ...results import finite
 from ...runs.cost import estimate
-from ...runs.folder import claim_folder
-from ...runs.inputs import FolderLike, Job, ModelLike, Placed, TextLike, load_inputs, windows_for
+from ...runs.inputs import MOST_RESAMPLES, FolderLike, ModelLike, Placed, TextLike, checked_seed, windows_for
 from ...runs.loss import check_causal, window_losses
-from ...runs.measuring import finished_manifest, manifest_facts, window_places
-from ...runs.settings import MOST_RESAMPLES, checked_seed
+from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
-from ...runs.watch import Stages, watching
-from ...runs.window import allowed_error, check_tokens, model_inputs
+from ...runs.watch import Stages
 from ...words.names import BASELINE
 from ...words.numbers import about
 from .._shared.estimates import mean, share_right, with_nan
@@ -39,7 +36,7 @@ from .._shared.prompts import DEPTHS, KINDS, PassKeyMaker, PromptMaker, answers,
 from .._shared.swapped import ROUNDS as SPEED_ROUNDS
 from .._shared.swapped import at_equal_selectivity, baseline_logits, best_seconds, costs
 from . import fits, rules, search
-from .fits import LEARNING, PLANS, SCAN, TESTING, Fits, Material, What, Work, learns
+from .fits import LEARNING, PLANS, SCAN, TESTING, Fits, What, Work, learns
 from .result import CONTROL_FILE, PLAN_FILE, Lift
 from .rules import CONTROL, CONTROL_SPEC, LENGTH, PLAN, RETRIEVAL, Judged, LiftSettings
 from .search import MEANS, Search, Tried
@@ -129,22 +126,21 @@ def lift(
         raise AbbeError(f"goal is {shown(goal)}, but must be one of {', '.join(rules.GOALS)}")
     max_loss, budget = rules.share("max_loss", max_loss), rules.seconds("budget", budget)
     rules.candidates_for(goal, normalizers, ())  # a mistake is reported before a model is loaded
-    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    check_causal(loaded, "lifting a model")
-    windows = whole("windows", windows, least=2)
-    key_lengths = rules.pass_key_lengths(goal, lengths, loaded.context)
-    settings = LiftSettings(
-        goal=goal, max_loss=max_loss, budget=budget,
-        candidates=rules.candidates_for(goal, normalizers, key_lengths),
-        length=usual_length(loaded, source, windows) if length is None else whole("length", length),
-        windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps, least=0),
-        needle_lengths=rules.needle_lengths_for(loaded.context), lengths=key_lengths,
-        prompts=whole("prompts", prompts, least=1, most=10_000), seed=checked_seed(seed),
-        level=between("level", level, 0, 1, 0.95),
-        resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
-    )  # fmt: skip
-    with watching(progress) as watch, evaluating(loaded.network):
-        return _Lifting(loaded, source, settings, place, watch).run()
+    with at_work(Lift, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        check_causal(job.model, "lifting a model")
+        windows, context = whole("windows", windows, least=2), job.model.context
+        key_lengths = rules.pass_key_lengths(goal, lengths, context)
+        settings = LiftSettings(
+            goal=goal, max_loss=max_loss, budget=budget,
+            candidates=rules.candidates_for(goal, normalizers, key_lengths),
+            length=usual_length(job.model, job.text, windows) if length is None else whole("length", length),
+            windows=windows, queries=whole("queries", queries, least=1), steps=whole("steps", steps, least=0),
+            needle_lengths=rules.needle_lengths_for(context), lengths=key_lengths,
+            prompts=whole("prompts", prompts, least=1, most=10_000), seed=checked_seed(seed),
+            level=between("level", level, 0, 1, 0.95),
+            resamples=whole("resamples", resamples, least=1, most=MOST_RESAMPLES),
+        )  # fmt: skip
+        return _Lifting(job, settings).run()
 
 
 # -- Training, validation and test text: a half and two quarters that never mix ----------------------------------------
@@ -353,19 +349,20 @@ def what_was_cut(schedule: Schedule, load: Load) -> list[str]:
 # -- The work ---------------------------------------------------------------------------------------------------------
 
 
-class _Lifting(Job[LiftSettings]):
+class _Lifting:
     """One search, from the parts of the text to the result."""
 
-    def __post_init__(self) -> None:
-        model, settings = self.model, self.settings
-        self.text_parts = cut(self.text, settings.seed)
+    def __init__(self, job: Job, settings: LiftSettings) -> None:
+        self.job, self.watch, self.settings, self.folder = job, job.watch, settings, job.folder
+        model = self.model = job.model
+        self.text_parts = cut(job.text, settings.seed)
         self.sealed = Sealed(self.text_parts.pop(TEST))
         parts = list(self.text_parts.values())
-        self.training, self.validation = (windows_of(model, part, settings) for part in parts)
+        training, validation = (windows_of(model, part, settings) for part in parts)
         makers = [PassKeyMaker(model.tokenizer, part.text, part.seed) for part in parts if settings.lengths]
         keys = [maker.pass_keys(settings.lengths, 1) for maker in makers] or [[], []]
         haystacks = makers[0].haystacks(settings.lengths[-1], search.HAYSTACKS) if makers else ()
-        self.read = Material(self.training, self.validation, keys[0], keys[1], haystacks)
+        self.work = Work(model, settings, training, validation, keys[0], keys[1], haystacks)
         if settings.goal == RETRIEVAL and not (settings.steps and haystacks) and all(map(learns, settings.candidates)):
             why = f"its first half has no room for {settings.lengths[-1]} tokens" if settings.steps else "steps is 0"
             raise AbbeError(
@@ -373,26 +370,23 @@ class _Lifting(Job[LiftSettings]):
             )
         self.loss_lengths, self.left_out = judged_lengths(model, self.text_parts[VALIDATION], settings)
         self.rule = rules.rule_text(settings.goal, settings.max_loss, settings.level, self.loss_lengths)
-        self.facts = manifest_facts(Lift.study, model, self.text, settings.as_json() | {"rule": self.rule})
-        self.facts |= {"loss_lengths": list(self.loss_lengths)}
+        job.describe(settings.as_json() | {"rule": self.rule})
 
     def run(self) -> Lift:
+        work = self.work
         with held(self.folder):
             with swap(self.model, CONTROL_SPEC) as trial:  # must reproduce the model
-                error = trial.check(**model_inputs(self.model, check_tokens(self.model, self.validation)))
+                self.job.check(trial, self.work.validation)
             load = self._load()
             # Before the folder is claimed: a budget that is too small leaves nothing behind.
             again = self.folder is not None and (self.folder / "parts" / "schedule.json").exists()
             first = None if again else self._first_schedule(load)
-            parts = claim_folder(
-                self.folder, Lift.study, self.model, self.text, self.facts["settings"], self.watch.announce
-            )
-            work = self.work = Work(self.model, self.settings, parts, self.read)
+            self.job.claim()
+            work.parts = self.job.parts
             fitted = Fits(work)
             # Fixed by the first call together with the seconds of a pass, which vary from call to call.
             scheduled = work.get("schedule") or first or self._first_schedule(load)
             schedule, a_pass = Schedule(**scheduled["schedule"]), scheduled["a_pass"]
-            self.watch.say_checked(self.model.name, error, allowed_error(self.model))
             self._say_cost(schedule, load, a_pass, fitted)
             begun = time.perf_counter()
             fitted.make()
@@ -404,32 +398,34 @@ class _Lifting(Job[LiftSettings]):
             contenders = {BASELINE: None} | ({} if control is None else {CONTROL: control}) | {PLAN: chosen}
             # Fixes plan and rule before the test text is opened.
             work.keep("chosen", {"plan": winner.plan.name, "steps": winner.steps, "rule": self.rule})
-            return self._tested(searching, winner, contenders, error, [*what_was_cut(schedule, load), *searching.cut])
+            return self._tested(searching, winner, contenders, [*what_was_cut(schedule, load), *searching.cut])
 
     def _load(self) -> Load:
-        s, read = self.settings, self.read
+        s, read = self.settings, self.work
         needles = len(KINDS) * len(DEPTHS) * s.prompts * sum(s.needle_lengths) / s.length
         keys = sum(len(prompt.tokens) for prompt in read.validation_keys) / s.length
         learned = sum(map(learns, s.candidates)) if s.goal == RETRIEVAL else 0
         haystacks = sum(len(haystack.body) for haystack in read.haystacks) / s.length
-        rounds = fits.ROUNDS * (haystacks + len(self.validation) + keys) + s.steps * len(read.haystacks)
+        rounds = fits.ROUNDS * (haystacks + len(self.work.validation) + keys) + s.steps * len(read.haystacks)
         longer = s.windows * sum(self.loss_lengths[1:]) / s.length
         # Windows and prompts of each contender, and the passes that are timed, after one that warms up.
         judged = CONTENDERS * (s.windows + longer + needles + 2 * s.prompts * keys + 1 + SPEED_ROUNDS) + 2 * s.windows
         judged += len(search.TEMPERATURES) * keys  # for the control of retrieval, which no lack of time makes weaker
         return Load(
             layers=len(plan(self.model, CONTROL_SPEC)), candidates=len(s.candidates) - learned,
-            windows=len(self.validation), steps=0 if s.goal == RETRIEVAL else s.steps,
-            fit_passes=min(fits.ROWS_FROM, len(self.training)), prompt_passes=keys, judged_passes=judged,
+            windows=len(self.work.validation), steps=0 if s.goal == RETRIEVAL else s.steps,
+            fit_passes=min(fits.ROWS_FROM, len(self.work.training)), prompt_passes=keys, judged_passes=judged,
             learned_passes=learned * rounds,
         )  # fmt: skip
 
     def _first_schedule(self, load: Load) -> dict[str, Any]:
-        a_pass = seconds_of_a_pass(lambda: window_losses(self.model, [self.validation[0]]), self.model.devices == "cpu")
+        a_pass = seconds_of_a_pass(
+            lambda: window_losses(self.model, [self.work.validation[0]]), self.model.devices == "cpu"
+        )
         return {"schedule": vars(fitting(load, a_pass, self.settings.budget)), "a_pass": a_pass}
 
     def _say_cost(self, schedule: Schedule, load: Load, a_pass: float, fitted: Fits) -> None:
-        s, haystacks = self.settings, len(self.read.haystacks)
+        s, haystacks = self.settings, len(self.work.haystacks)
         cost = estimate(self.model, [s.length] * round(passes(schedule, load)), s.length, a_pass, 1.0, losses=True)
         groups = f"{schedule.groups} groups of {load.layers} layers"
         learned = len(s.candidates) - load.candidates
@@ -448,9 +444,7 @@ class _Lifting(Job[LiftSettings]):
         }  # fmt: skip
         self.work.stages = Stages(self.watch, counts)
 
-    def _tested(
-        self, searched: Search, winner: Tried, contenders: Mapping[str, What | None], error: float, cuts: list[str]
-    ) -> Lift:
+    def _tested(self, searched: Search, winner: Tried, contenders: Mapping[str, What | None], cuts: list[str]) -> Lift:
         for name, file in ((PLAN, PLAN_FILE), (CONTROL, CONTROL_FILE)):
             if self.folder is not None and (what := contenders.get(name)) is not None:
                 plan(self.model, what).save(self.folder / file)
@@ -458,19 +452,17 @@ class _Lifting(Job[LiftSettings]):
         judged, table, keys = test.run()
         decision, tables = rules.decide(judged, self.settings), searched.tables()
         starts = {name: part.start for name, part in self.text_parts.items()} | {TEST: self.sealed.start}
-        windows = {TRAINING: self.training, VALIDATION: self.validation, TEST: test.windows}
-        facts = self.facts | {
-            "self_check": {"error": error, "tokens": len(check_tokens(self.model, self.validation))},
-            "rule": self.rule, "lifted": decision.lifted, "cut": cuts,
+        windows = {TRAINING: self.work.training, VALIDATION: self.work.validation, TEST: test.windows}
+        facts = {
+            "loss_lengths": list(self.loss_lengths), "rule": self.rule, "lifted": decision.lifted, "cut": cuts,
             "windows": {name: window_places(of, starts[name]) for name, of in windows.items()},
-            "skipped": [*self.left_out, *self.training.skipped, *self.validation.skipped, *test.skipped],
+            "skipped": [*self.left_out, *self.work.training.skipped, *self.work.validation.skipped, *test.skipped],
         }  # fmt: skip
         name, scan = winner.plan.name, tables["scan"]
         sentences = rules.findings(decision, name, winner.steps, table, scan, self.settings, self.rule, cuts)
-        manifest = finished_manifest(facts, self.work.parts, {"total": time.perf_counter() - self.started})
         return Lift(
             lifted=decision.lifted, plan=name, table=table, **tables, keys=keys, findings=sentences,
-            manifest=manifest, file=None if self.folder is None else self.folder / PLAN_FILE,
+            manifest=self.job.manifest(facts), file=None if self.folder is None else self.folder / PLAN_FILE,
         )  # fmt: skip
 
 

@@ -16,11 +16,10 @@ from torch import Tensor
 from ... import normalizers
 from ..._tensors import where_double
 from ...measures import Rows, active_keys, bootstrap_interval, by_groups, dispersion, sensitivity, separable_weight
-from ...models import AttentionCall, LoadedModel, Tap, Window
+from ...models import AttentionCall, LoadedModel, Window
 from ...normalizers import Normalizer
-from ...runs.parts import Parts
-from ...runs.settings import Settings
-from ...runs.window import BLOCK, lacks_vectors, query_positions, rows_of_call, seeded, token_vectors
+from ...runs.inputs import Settings
+from ...runs.window import PassReader, query_positions, row_blocks, seeded, token_vectors
 from ...words.frames import EACH_HEAD, Frame, column
 from ...words.names import BASELINE
 
@@ -58,34 +57,30 @@ def alternatives_windows(windows: Sequence[Window], most_windows: int = MOST_WIN
     return [window for window in windows if window.length == longest][:most_windows]
 
 
-class AlternativesReader:
+class AlternativesReader(PassReader):
     """Gives the logits of every layer to all normalizers; the sums of each window are kept as a part."""
 
     def __init__(
-        self, model: LoadedModel, open_tap: Tap, windows: Sequence[Window], settings: Settings, parts: Parts,
-        specs: Sequence[str] = ALTERNATIVES, queries: int = QUERIES,
+        self, model: LoadedModel, windows: Sequence[Window], settings: Settings, specs: Sequence[str] = ALTERNATIVES,
+        queries: int = QUERIES, most_windows: int = MOST_WINDOWS,
     ) -> None:  # fmt: skip
-        self.model, self.settings, self.specs, self.parts = model, replace(settings, queries=queries), specs, parts
-        self.names = {
-            (window.length, window.index): f"alternatives/{window.length}-{window.index}" for window in windows
-        }
+        self.model, self.settings, self.specs = model, replace(settings, queries=queries), specs
+        self.names = list(map(_name, alternatives_windows(windows, most_windows)))
         self.normalizers = [normalizers.normalizer(spec) for spec in specs]
-        self.window: Window | None = None
-        self.sums: Sums = {}  # of the window that is read, each name after its layer
-        open_tap.listen(self._read)
 
     def wants(self, window: Window) -> bool:
-        name = self.names.get((window.length, window.index))
-        return name is not None and self.parts.tensors(name) is None
+        return _name(window) in self.names and self.parts.tensors(_name(window)) is None
+
+    def begin(self, window: Window) -> None:
+        self.sums: Sums = {}  # of the window that is read, each name after its layer
 
     def done(self, window: Window) -> None:
-        self.parts.keep_tensors(self.names[window.length, window.index], self.sums)
-        self.sums = {}
+        self.parts.keep_tensors(_name(window), self.sums)
 
     def table(self) -> pl.DataFrame:
         """After all windows."""
         by_layer: dict[int, list[Sums]] = {}
-        for kept in map(self.parts.tensors, self.names.values()):
+        for kept in map(self.parts.tensors, self.names):
             assert kept is not None
             names = [key.partition("/")[::2] for key in kept[0]]
             for layer in sorted({int(layer) for layer, _ in names}):
@@ -93,20 +88,21 @@ class AlternativesReader:
                 by_layer.setdefault(layer, []).append(sums)
         return alternatives_table([BASELINE, *self.specs], by_layer, self.settings)
 
-    def _read(self, call: AttentionCall) -> None:
-        if self.window is None or lacks_vectors(call, self.settings.vectors):
+    def read(self, call: AttentionCall, window: Window, *weights_of: object) -> None:
+        vectors = token_vectors(self.settings.vectors, call, self.model.network, window.tokens[None])
+        if vectors is None:
             return
-        layer, tokens = call.place, self.window.tokens.to(call.query.device)
-        vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
-        positions = query_positions(call.query.shape[-2], self.settings, self.window)
-        directions = seeded(self.settings, self.window, f"directions of alternatives in layer {layer}")
-        rows_at_once = max(1, BLOCK // (call.query.shape[1] * call.key.shape[-2]))
+        layer, positions = call.place, query_positions(call.query.shape[-2], self.settings, window)
+        directions = seeded(self.settings, window, f"directions of alternatives in layer {layer}")
         values = where_double(call.value[0].float())
-        for block in torch.split(positions, rows_at_once):
-            sums = block_sums(rows_of_call(call, block, vectors), values, self.normalizers, directions)
-            for name, x in sums.items():
+        for _, rows in row_blocks(call, positions, vectors):
+            for name, x in block_sums(rows, values, self.normalizers, directions).items():
                 before = self.sums.get(f"{layer}/{name}")
                 self.sums[f"{layer}/{name}"] = x if before is None else x + before
+
+
+def _name(window: Window) -> str:
+    return f"alternatives/{window.length}-{window.index}"
 
 
 def block_sums(baseline: Rows, values: Tensor, others: Sequence[Normalizer], generator: torch.Generator) -> Sums:

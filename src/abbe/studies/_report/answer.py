@@ -17,7 +17,7 @@ from typing import Any
 import polars as pl
 
 from ...measures import DEFAULT_GRID
-from ...runs.settings import REPORT_LENGTHS
+from ...runs.inputs import REPORT_LENGTHS
 from ...words import finding as words
 from ...words.finding import NOT_LEARNED, Finding, Place, Step
 from ...words.manifest import part_of

@@ -13,11 +13,10 @@ from torch import Tensor
 from ... import normalizers
 from ..._errors import AbbeError
 from ...measures import Rows
-from ...models import AttentionCall, LoadedModel, Tap, Text, Window
+from ...models import AttentionCall, LoadedModel, Text, Window
+from ...runs.inputs import Settings
 from ...runs.loss import loss_and_guessing
-from ...runs.parts import Parts
-from ...runs.settings import Settings
-from ...runs.window import is_over, lacks_vectors, rows_of_call, seeded, token_vectors
+from ...runs.window import PassReader, is_over, rows_of_call, seeded, token_vectors
 
 SIZES = (5, 20)
 LONGEST_WINDOW = 256  # tokens that fit on a screen
@@ -199,7 +198,7 @@ def sample_positions(model: LoadedModel, window: Window, settings: Settings, hea
 _PART, _LOSS = "sample/rows", "sample/loss"
 
 
-class SampleReader:
+class SampleReader(PassReader):
     """Takes the sample from one forward pass: what every head does with up to `queries` positions of one window.
 
     Weights and vectors are those of the run. Models with very many heads get fewer queries, at least 2. Cross attention
@@ -207,16 +206,12 @@ class SampleReader:
     """
 
     def __init__(
-        self, model: LoadedModel, open_tap: Tap, chosen: Window, settings: Settings, sizes: tuple[int, ...] = SIZES,
-        queries: int = QUERIES, parts: Parts | None = None,
+        self, model: LoadedModel, windows: Sequence[Window], settings: Settings, sizes: tuple[int, ...] = SIZES,
+        queries: int = QUERIES,
     ) -> None:  # fmt: skip
-        self.model, self.chosen, self.settings, self.most_queries = model, chosen, settings, queries
-        self.parts = Parts(None, "") if parts is None else parts
-        self.layers = len(open_tap.layers)
+        self.model, self.chosen, self.settings, self.most_queries = model, sample_window(windows), settings, queries
         self.normalizer = None if settings.normalizer is None else normalizers.normalizer(settings.normalizer)
-        self.read = Sample(chosen.length, chosen.index, (), sizes, (), ())
-        self.window: Window | None = None
-        open_tap.listen(self._read)
+        self.taken = Sample(self.chosen.length, self.chosen.index, (), sizes, (), ())
 
     def wants(self, window: Window) -> bool:
         is_chosen = (window.length, window.index) == (self.chosen.length, self.chosen.index)
@@ -224,7 +219,7 @@ class SampleReader:
 
     def done(self, window: Window) -> None:
         """Keep what was read; tokens and loss come later, without a tap."""
-        self.parts.keep_json(_PART, self.read.as_json())
+        self.parts.keep_json(_PART, self.taken.as_json())
 
     def sample(self, text: Text) -> Sample:
         """After the run."""
@@ -233,32 +228,29 @@ class SampleReader:
         loss = self.parts.get_or_make(
             _LOSS, lambda: dict(zip(("loss", "guessing"), loss_and_guessing(self.model, self.chosen), strict=True))
         )
-        sample = self.read if self.read.queries else Sample.from_json(stored)
+        sample = self.taken if self.taken.queries else Sample.from_json(stored)
         return replace(sample, tokens=token_texts(self.model.tokenizer, text, self.chosen), **loss)
 
-    def _read(self, call: AttentionCall) -> None:
-        if self.window is None:
-            return
-        if not self.read.queries:
+    def read(self, call: AttentionCall, window: Window, *weights_of: object) -> None:
+        if not self.taken.queries:
             heads = call.query.shape[1] * self.layers
-            self.grid = heat_grid(self.window.length, heads)
-            positions = sample_positions(self.model, self.window, self.settings, heads, self.most_queries)
-            self.read = replace(self.read, queries=tuple(positions.tolist()))
-        if lacks_vectors(call, self.settings.vectors):
+            self.grid = heat_grid(window.length, heads)
+            positions = sample_positions(self.model, window, self.settings, heads, self.most_queries)
+            self.taken = replace(self.taken, queries=tuple(positions.tolist()))
+        vectors = token_vectors(self.settings.vectors, call, self.model.network, window.tokens[None])
+        if vectors is None:
             return
-        layer, tokens = call.place, self.window.tokens.to(call.query.device)
-        vectors = token_vectors(self.settings.vectors, call, self.model.network, tokens[None])
-        rows = rows_of_call(call, torch.tensor(self.read.queries), vectors, self.normalizer)
+        layer, heat = call.place, self.taken.heat
+        rows = rows_of_call(call, torch.tensor(self.taken.queries), vectors, self.normalizer)
         rows = Rows(rows.logits.cpu(), rows.weights.cpu(), rows.vectors.cpu())
-        generator = seeded(self.settings, self.window, f"sample of layer {layer}")
-        listed = sample_rows(rows, layer, self.read.queries, self.read.sizes, generator)
-        heat = self.read.heat
-        if is_over(call, self.window.length):  # else a cell would name the wrong token
+        generator = seeded(self.settings, window, f"sample of layer {layer}")
+        listed = sample_rows(rows, layer, self.taken.queries, self.taken.sizes, generator)
+        if is_over(call, window.length):  # else a cell would name the wrong token
             heat = heat or Heat(*self.grid, {})
             wide = rows_of_call(call, torch.tensor(heat.queries), vectors, self.normalizer)
             codes = heat_codes(wide.weights.cpu(), heat.edges)
             heat = replace(heat, heads={**heat.heads, **{(layer, head): cells for head, cells in enumerate(codes)}})
-        self.read = replace(self.read, rows=(*self.read.rows, *listed), heat=heat)
+        self.taken = replace(self.taken, rows=(*self.taken.rows, *listed), heat=heat)
 
 
 def sample_rows(

@@ -18,14 +18,11 @@ from rich.table import Table
 from rich.text import Text as Words
 
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, Tap, Text, evaluating
+from ...models import DeviceLike, DeviceMap, DtypeLike, Text
 from ...results import RUN_COLUMNS, TABLE, Result, Run, read_content, read_table
-from ...runs.folder import RunFolder
-from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs
-from ...runs.measuring import measure_runs, windows_of
-from ...runs.settings import REPORT_LENGTHS, settings_for
+from ...runs.inputs import REPORT_LENGTHS, FolderLike, ModelLike, Placed, TextLike, settings_for
+from ...runs.measuring import at_work, measure_runs
 from ...runs.study import study
-from ...runs.watch import watching
 from ...views import Page, TextTable, View
 from ...views.text import plain
 from ...words.finding import NOT_LEARNED, NOTICE, Finding, KeyNumber, Step
@@ -34,11 +31,11 @@ from ...words.manifest import for_others, model_name, part_of, precision_of, tex
 from ...words.measures import glossary, lengths_in, measure_words, measures_of, usual_size, without_temperature
 from ...words.names import BASELINE
 from ...words.numbers import interval, many, number, percent
-from .alternatives import ALTERNATIVES_FRAME, AlternativesReader, alternatives_windows
+from .alternatives import ALTERNATIVES_FRAME, AlternativesReader
 from .answer import Answer, answer, next_steps
 from .heads import FAINT, HeadVerdict, growth, head_verdict
 from .rules import ADVICE, VERDICTS, Evidence, findings, key_numbers
-from .sample import Sample, SampleReader, sample_window
+from .sample import Sample, SampleReader
 
 if TYPE_CHECKING:
     from ...views.charts import Spec
@@ -385,30 +382,16 @@ def report(
         >>> report.verdicts[0].sentence
         '...'
     """
-    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    if lengths is None:
-        lengths = [length for length in REPORT_LENGTHS if loaded.context is None or length <= loaded.context] or None
-    settings = settings_for(
-        loaded.context, lengths=lengths, windows=windows, queries=queries, sizes=sizes, vectors=vectors,
-        normalizer=None, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
-    )  # fmt: skip
-    with watching(progress) as watch, evaluating(loaded.network):
-        cut = windows_of(loaded, source, settings)
-        readers: list[Any] = []  # of alternatives and sample, in the passes of the run
-
-        def beside(open_tap: Tap, run_folder: RunFolder) -> list[Any]:
-            parts = run_folder.parts
-            readers.append(AlternativesReader(loaded, open_tap, alternatives_windows(cut), settings, parts))
-            readers.append(SampleReader(loaded, open_tap, sample_window(cut), settings, parts=parts))
-            return readers
-
-        (run,) = measure_runs(
-            loaded, source, [settings], [place], watch, cut,
-            overhead=_OVERHEAD, beside=beside, study=Report.study, save=False,
+    with at_work(Report, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        settings = settings_for(
+            job.model.context, lengths=lengths, usual=REPORT_LENGTHS, windows=windows, queries=queries, sizes=sizes,
+            vectors=vectors, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
         )  # fmt: skip
-        alternatives, sample = readers
-        given = {"given": {"text": _files_given(text)}}
-        return Report.of(Run(run.table, {**run.manifest, **given}), alternatives.table(), sample.sample(source))
+        cut = job.windows(settings)
+        alternatives, sample = AlternativesReader(job.model, cut, settings), SampleReader(job.model, cut, settings)
+        (measured,) = measure_runs(job, [settings], cut, overhead=_OVERHEAD, beside=(alternatives, sample))
+        run = Run(measured.run.table, {**measured.run.manifest, "given": {"text": _files_given(text)}})
+        return Report.of(run, alternatives.table(), sample.sample(job.text))
 
 
 def _files_given(text: TextLike | None) -> list[str] | None:

@@ -7,7 +7,6 @@ which columns the data have.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -19,18 +18,14 @@ import polars as pl
 from ..._arguments import shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...bounds import change_bound_by_norm, spectral_norm_bound_paper, spectral_norm_supremum
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Windows, evaluating
+from ...models import DeviceLike, DeviceMap, DtypeLike, Windows, tap
 from ...results import TABLE, Run
-from ...runs.cost import Cost, estimate, plan_memory
+from ...runs.cost import estimate, plan_memory
 from ...runs.executors import all_stages
-from ...runs.folder import claim_folder
-from ...runs.inputs import FolderLike, ModelLike, Placed, TextLike, load_inputs, windows_for
-from ...runs.measuring import NO_QUERY, finished_manifest, manifest_facts, measure_runs
-from ...runs.settings import Settings, Vectors, checked_seed, count_of_queries
+from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, Vectors, windows_for
+from ...runs.measuring import NO_QUERY, at_work, measure_runs
 from ...runs.study import study
 from ...runs.tables import LEVELS, READINGS, critical_name, rejecting_name
-from ...runs.watch import watching
-from ...runs.window import check_tokens, run_model
 from ...words.names import FIGURES
 from .claims import judge
 from .result import DRIFT, Figure, Reproduction
@@ -94,45 +89,50 @@ def reproduce(
         >>> sorted(reproduction.figures)
         ['2b']
     """
-    place, source, loaded = load_inputs(model, text, folder, tokenizer, progress, Placed(device, dtype, device_map))
-    if loaded.kind != "decoder":
-        raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are for causal language models")
-    quick = yes_or_no("quick", quick)
-    windows = (2 if quick else 8) if windows is None else whole("windows", windows, least=1)
-    chosen = _named(figures)
-    fitting = [length for length in LENGTHS if loaded.context is None or length <= loaded.context]
-    cut = windows_for(loaded, source, fitting, windows, checked_seed(seed)) if fitting else Windows([], {})
-    longest = max((window.length for window in cut), default=loaded.context or 0)
-    queries = count_of_queries((16 if quick else 128) if queries is None else queries)
-    settings: dict[str, Any] = {"windows": windows, "queries": queries, "seed": checked_seed(seed), "quick": quick}
-    _plan(chosen, longest, **settings)  # mistakes are reported before anything is written
-    with evaluating(loaded.network):
-        parts = claim_folder(place, Reproduction.study, loaded, source, settings)
+    with at_work(Reproduction, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        loaded, place, watch = job.model, job.folder, job.watch
+        if loaded.kind != "decoder":
+            raise AbbeError(f"{loaded.name} is an {loaded.kind}: the paper's figures are for causal language models")
+        quick = yes_or_no("quick", quick)
+        windows = (2 if quick else 8) if windows is None else whole("windows", windows, least=1)
+        queries = (16 if quick else 128) if queries is None else queries
+        base = Settings(LENGTHS, windows, queries, (SIZE,), "embedding", seed=seed, resamples=100 if quick else 1000)  # type: ignore[arg-type]
+        chosen = _named(figures)
+        fitting = [length for length in LENGTHS if loaded.context is None or length <= loaded.context]
+        cut = windows_for(loaded, job.text, fitting, windows, base.seed) if fitting else Windows([], {})
+        longest = max((window.length for window in cut), default=loaded.context or 0)
+        _plan(chosen, longest, base, quick)  # mistakes are reported before anything is written
+        settings = {"windows": windows, "queries": base.queries, "seed": base.seed, "quick": quick}
+        job.describe(settings)
+        job.claim()
         if place is not None:
             chosen += [name for name in FIGURES if (place / _RUNS / f"{name}-embedding" / TABLE).is_file()]
-        planned = _plan(chosen, longest, **settings)
+        planned = _plan(chosen, longest, base, quick)
         of_figures = {name: cut.of_lengths(several[0].lengths) for name, several in planned.items()}
         lengths = [window.length for several in of_figures.values() for window in several]
-        with watching(progress, len(lengths)) as watch:
-            plan_memory(loaded, lengths, len(check_tokens(loaded, cut)), watch.announce, queries=queries)
-            watch.announce(f"{loaded.name}: {_cost(loaded, cut, lengths)}")
+        plan_memory(loaded, cut, watch.say, queries=base.queries)
+        with tap(loaded) as open_tap:
+            timed = job.check(open_tap, cut)
+        watch.say(f"{loaded.name}: {estimate(loaded, lengths, *timed, _OVERHEAD, queries=base.queries)}")
+        watch.share(len(lengths))
 
-            def measured(name: str) -> Runs:
-                watch.part, several = f"figure {name}", planned[name]
-                folders = [None if place is None else place / _RUNS / f"{name}-{one.vectors}" for one in several]
-                runs = measure_runs(loaded, source, several, folders, watch, of_figures[name])
-                return {one.vectors: run for one, run in zip(several, runs, strict=True)}
+        def measured(name: str) -> Runs:
+            watch.part, several = f"figure {name}", planned[name]
+            folders = [None if place is None else place / _RUNS / f"{name}-{one.vectors}" for one in several]
+            runs = measure_runs(job, several, of_figures[name], folders)
+            return {one.vectors: of_run.run for one, of_run in zip(several, runs, strict=True)}
 
-            runs = dict(zip(planned, all_stages(partial(measured, name) for name in planned), strict=True))
-    made = {name: _figure(name, of_figure) for name, of_figure in runs.items()}
-    if "2a" in runs and "2b" in runs:
-        made[DRIFT] = _drift(runs["2a"], runs["2b"])
-    seconds = {name: _seconds(of_figure.values()) for name, of_figure in runs.items()}
-    facts = manifest_facts(Reproduction.study, loaded, source, settings)
-    facts |= _of_all_runs(runs, settings, cut.of_lengths(set(LENGTHS) - {window.length for window in cut}).skipped)
-    again = [line for group in runs.values() for run in group.values() for line in run.manifest["measured_again"]]
-    manifest = finished_manifest(facts, parts, {"total": sum(seconds.values())}, again)
-    return Reproduction(manifest, made, judge(made), seconds)
+        runs = dict(zip(planned, all_stages(partial(measured, name) for name in planned), strict=True))
+        made = {name: _figure(name, of_figure) for name, of_figure in runs.items()}
+        if "2a" in runs and "2b" in runs:
+            made[DRIFT] = _drift(runs["2a"], runs["2b"])
+        seconds = {name: _seconds(of_figure.values()) for name, of_figure in runs.items()}
+        too_short = cut.of_lengths(set(LENGTHS) - {window.length for window in cut}).skipped
+        again = [line for group in runs.values() for run in group.values() for line in run.manifest["measured_again"]]
+        manifest = job.manifest(
+            _of_all_runs(runs, settings, too_short), seconds={"total": sum(seconds.values())}, again=again
+        )
+        return Reproduction(manifest, made, judge(made), seconds)
 
 
 def _named(figures: str | Sequence[str]) -> list[str]:
@@ -143,9 +143,7 @@ def _named(figures: str | Sequence[str]) -> list[str]:
     return [str(name).strip() for name in figures]
 
 
-def _plan(
-    figures: Sequence[str], context: int, windows: int, queries: int | None, seed: int, quick: bool
-) -> dict[str, list[Settings]]:
+def _plan(figures: Sequence[str], context: int, base: Settings, quick: bool) -> dict[str, list[Settings]]:
     """Settings of the runs of these figures, in the paper's order: a run per kind of vectors."""
     unknown = [name for name in figures if name not in FIGURES]
     if unknown or not figures:
@@ -156,11 +154,7 @@ def _plan(
             f"model and text have room for windows of {context} tokens: the figures need at least {LENGTHS[1]}"
         )
     longest = lengths[-1:]
-    common = Settings(
-        lengths=lengths[::-2][::-1] if quick else lengths,  # always with the longest
-        windows=windows, queries=queries, sizes=(SIZE,), vectors="embedding", normalizer=None, temperatures=(),
-        seed=seed, level=0.95, resamples=100 if quick else 1000,
-    )  # fmt: skip
+    common = replace(base, lengths=lengths[::-2][::-1] if quick else lengths)  # always with the longest
     sizes = {
         name: tuple(n for n in several if n <= longest[0] // 2)
         for name, several in {"2b": _SIZES_2B, "2c": _POWERS if quick else _SIZES_2C, "3": _SIZES_3}.items()
@@ -181,16 +175,6 @@ def _plan(
     }
 
 
-def _cost(model: LoadedModel, cut: Windows, lengths: Sequence[int]) -> Cost:
-    """From the second of two forward passes on a short window."""
-    window = next(window for window in cut if window.length == min(lengths))
-    for _ in range(2):
-        started = time.perf_counter()
-        run_model(model, window.tokens)
-        seconds = time.perf_counter() - started
-    return estimate(model, lengths, window.length, seconds, _OVERHEAD, head=False)
-
-
 def _seconds(runs: Iterable[Run]) -> float:
     """Time of a figure: the whole call, or the sum over its windows if some were measured before."""
     times = [run.manifest["seconds"] for run in runs]
@@ -205,7 +189,8 @@ def _of_all_runs(runs: Mapping[str, Runs], settings: Mapping[str, Any], too_shor
     of_runs = {name: run.manifest["settings"] for name, run in every.items()}
     lengths = sorted({length for of_run in of_runs.values() for length in of_run["lengths"]})
     skipped = dict.fromkeys(why for run in every.values() for why in run.manifest["skipped"] if NO_QUERY not in why)
-    return {key: first[key] for key in ("layers", "self_check")} | {
+    return {
+        "layers": first["layers"],
         "settings": {"lengths": lengths, **settings, "queries": settings["queries"] or "all"},
         "runs": of_runs,
         "skipped": [*too_short, *skipped],

@@ -7,7 +7,7 @@ are finite differences). Steps that raise a head's error are rejected, so no hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,10 @@ from torch.nn.functional import cross_entropy
 
 from ..._errors import AbbeError
 from ..._tensors import where_double
-from ...models import AttentionCall, LoadedModel, Tap, Window
-from ...normalizers import Learned, Normalizer, normalizer
-from ...runs.settings import Settings
-from ...runs.window import query_positions, run_model
+from ...models import AttentionCall, LoadedModel, Tap, Window, rules_in
+from ...normalizers import Learned, Normalizer, format_spec, normalizer, parse_spec
+from ...runs.inputs import Settings
+from ...runs.window import Passes, PassReader, query_positions, run_model
 
 State = dict[str, Tensor]
 
@@ -35,6 +35,53 @@ _PATIENCE = 2  # such rounds: a single one may only have raised the damping
 _RATE = 0.05  # for raw parameters, decaying linearly to 0
 _KEEP_EVERY = 5  # steps
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of Adam
+_TEMPERATURE = "scaled"
+# If they learn, they learn a scale: a temperature would do the same.
+_WITH_SCALE = ("learned-temperature", "ssmax", "asentmax")
+
+
+# -- What is fitted: a temperature per head, and every parameter of a spec with learn=true ----------------------------
+
+
+def learnable_rules(rules: object) -> str | dict[str, str]:
+    """What `swap` takes, for a spec, "PATTERN=SPEC; ..." or a mapping from patterns to specs."""
+    rules = rules_in(rules) if isinstance(rules, str) else rules
+    if isinstance(rules, Mapping):
+        return {pattern: learnable(_checked(spec)) for pattern, spec in rules.items()}
+    return learnable(_checked(rules))
+
+
+def learnable(spec: str) -> str:
+    """The spec on logits with a learned scale; its parameters stay as written, except those with learn=true.
+
+    A free parameter would turn into softmax, whose outputs are the target, and still be named after the spec.
+
+    Examples:
+        >>> learnable("entmax:alpha=1.5")
+        'scaled:of=entmax:alpha=1.5,t=0,learn=true'
+    """
+    instance, (_, options) = normalizer(spec), parse_spec(spec)
+    parts = [part for part in instance.modules() if isinstance(part, Normalizer)]
+    if "heads" in spec or any(part._given.get("heads", 1) > 1 for part in parts):
+        raise AbbeError(f"{spec}: leave heads= out, every head of a layer gets its own value")
+    if instance.name == _TEMPERATURE:
+        if "learn" in options and not instance.learned:
+            raise AbbeError(f"{spec} has nothing to fit: leave learn=false out of it")
+        return format_spec(_TEMPERATURE, {**options, "learn": True})
+    as_written = format_spec(instance.name, options)
+    if instance.name in _WITH_SCALE and instance.learned:
+        return as_written
+    return format_spec(_TEMPERATURE, {"of": as_written, "t": 0.0, "learn": True})
+
+
+def _checked(spec: object) -> str:
+    if isinstance(spec, Normalizer):
+        raise AbbeError(f"calibrate makes its own normalizers: give the spec {spec.spec!r} instead of an instance")
+    if not isinstance(spec, str):
+        raise AbbeError(f"calibrate needs a spec such as 'entmax:alpha=1.5', got {type(spec).__name__}")
+    if spec.startswith("file:"):
+        raise AbbeError(f"{spec} is already calibrated: give the spec of a normalizer, such as entmax:alpha=1.5")
+    return spec
 
 
 # -- Rows of the unchanged model --------------------------------------------------------------------------------------
@@ -68,43 +115,40 @@ class LayerRows:
         return LayerRows(self.logits[:, list(heads)], values, self.outputs[:, list(heads)])
 
 
-class RowReader:
-    """Reads the rows of some layers in one pass over the windows."""
+class RowReader(PassReader):
+    """Reads the rows of layers from the unchanged model, in portions that fit in memory."""
 
-    def __init__(self, model: LoadedModel, tap: Tap, windows: Sequence[Window], settings: Settings) -> None:
-        self._model, self._windows, self._settings = model, windows, settings
-        self._wanted: Collection[str] = ()
-        self._rows: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}
-        tap.listen(self._read)
+    def __init__(
+        self, model: LoadedModel, tap: Tap, windows: Sequence[Window], settings: Settings, layers: Sequence[str],
+        heads: int,
+    ) -> None:  # fmt: skip
+        """`layers` by name, each with at most this many heads."""
+        self._windows, self._settings, self._passes = windows, settings, Passes(model, tap)
+        self._parts: dict[str, list[tuple[Tensor, Tensor, Tensor]]] = {}  # of the layers that are read
+        length = max(window.length for window in windows)
+        numbers = heads * len(windows) * min(settings.queries or length, length) * length
+        at_once = max(1, _NUMBERS_AT_ONCE // numbers)  # layers: their rows are kept until they are used
+        self._portions = [layers[start : start + at_once] for start in range(0, len(layers), at_once)]
 
-    @torch.no_grad()
-    def read(self, names: Collection[str]) -> dict[str, LayerRows]:
-        """The rows of these layers over all windows."""
-        self._wanted, self._rows = set(names), {name: [] for name in names}
-        try:
+    def rows(self, name: str) -> LayerRows:
+        """The rows of a layer over all windows; they are read together with those of its portion, and dropped now."""
+        if name not in self._parts:
+            self._parts = {other: [] for other in next(portion for portion in self._portions if name in portion)}
             for window in self._windows:
-                self._window = window
-                run_model(self._model, window.tokens)
-        finally:
-            self._wanted = ()  # ignore the passes of other readers of the tap
-        by_layer, self._rows = self._rows, {}
-        return {name: LayerRows(*map(torch.cat, zip(*parts, strict=True))) for name, parts in by_layer.items() if parts}
+                self._passes.read(window, self, run=run_model)
+        if not self._parts[name]:
+            raise AbbeError(f"{name} was not called on this text: leave it out, if you can, by a pattern")
+        return LayerRows(*map(torch.cat, zip(*self._parts.pop(name), strict=True)))
 
-    def _read(self, call: AttentionCall) -> None:
-        if call.name not in self._wanted:
+    def read(self, call: AttentionCall, window: Window, *weights_of: object) -> None:
+        if call.name not in self._parts:
             return
-        queries = query_positions(call.query.shape[-2], self._settings, self._window)
+        queries = query_positions(call.query.shape[-2], self._settings, window)
         logits, values = where_double(call.logits(queries, sink=True).float()), where_double(call.value.float())
         if call.sink is not None:
             values = torch.cat([torch.zeros_like(values[..., :1, :]), values], -2)
         rows = LayerRows(logits, values, values[:0])
-        self._rows[call.name].append((logits, values, rows.averaged(normalizer("softmax")(logits))))
-
-
-def portions(layers: Sequence[str], heads: int, windows: int, queries: int, length: int) -> list[Sequence[str]]:
-    """Layers whose logits fit in memory together: a layer's rows are kept until it is fitted."""
-    at_once = max(1, _NUMBERS_AT_ONCE // (heads * windows * queries * length))
-    return [layers[start : start + at_once] for start in range(0, len(layers), at_once)]
+        self._parts[call.name].append((logits, values, rows.averaged(normalizer("softmax")(logits))))
 
 
 # -- Head by head, to the original outputs ----------------------------------------------------------------------------

@@ -23,9 +23,9 @@ from ... import bounds
 from ...measures import Rows, sensitivity
 from ...models import AttentionCall, HeadGroup, LoadedModel, Swap, Window, swap
 from ...normalizers import Normalizer, normalizer
+from ...runs.inputs import Settings
 from ...runs.loss import next_token_losses
-from ...runs.settings import Settings
-from ...runs.window import query_positions, run_model, seeded
+from ...runs.window import Passes, PassReader, query_positions, run_model, seeded
 
 WINDOWS, QUERIES = 8, 8
 _HOTTEST, _GRID = 1e3, 25  # temperatures from 1/hottest to hottest; an odd number, to include 1
@@ -39,7 +39,7 @@ Brackets = tuple[Tensor, Tensor, Tensor, Tensor]  # low and high ln T, sign at t
 Rules = Any  # what `swap` takes
 
 
-class Reader:
+class Reader(PassReader):
     """Reads windows under a swap: the loss of each, and what `means` makes of the notes of its layers."""
 
     def __init__(
@@ -48,27 +48,20 @@ class Reader:
         means: Callable[[Sequence[Any]], dict[str, float]],
     ) -> None:  # fmt: skip
         """`note` gets a call of a layer, the window, the queries that are read, and the weights at queries."""
-        self._model, self._means = model, means
-        self._window: Window | None = None
+        self._passes, self._settings, self._note, self._means = Passes(model, swapped), settings, note, means
+
+    def begin(self, window: Window) -> None:
         self._noted: list[Any] = []
 
-        def hear(call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
-            if self._window is not None:
-                positions = query_positions(call.query.shape[-2], settings, self._window)
-                self._noted.append(note(call, self._window, positions, weights_of))
+    def read(self, call: AttentionCall, window: Window, *weights_of: Callable[[Tensor], Tensor]) -> None:
+        positions = query_positions(call.query.shape[-2], self._settings, window)
+        self._noted.append(self._note(call, window, positions, *weights_of))
 
-        swapped.listen(hear)
-
-    @torch.no_grad()
     def read_all(self, windows: Sequence[Window], on_window: Callable[[], object]) -> dict[str, list[float]]:
         """The loss, and the means over the layers, by window."""
         by_window: dict[str, list[float]] = {}
         for window in windows:
-            self._window, self._noted = window, []
-            try:
-                loss = float(next_token_losses(self._model, window.tokens).mean())
-            finally:
-                self._window = None
+            loss = float(self._passes.read(window, self, run=next_token_losses).mean())
             for name, value in ({"loss": loss} | self._means(self._noted)).items():
                 by_window.setdefault(name, []).append(value)
             on_window()
