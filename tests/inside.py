@@ -41,7 +41,6 @@ MODULES = {
     "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
-    "report_alternatives": "abbe.studies._report.alternatives",
     "engine_fitting": "abbe.studies._shared.fitting",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",
@@ -62,11 +61,7 @@ NAMES = {
     "abbe.models._session.call": "HARMLESS Keywords RawCall checked_mask read_keywords",
     "abbe.models._session.selfcheck": "check_finite own_attention relative_error",
     "abbe.studies._diff.differences": "difference_table fitted_rows",
-    "abbe.studies._report.alternatives": "AlternativesReader alternatives_table alternatives_windows block_sums",
-    "abbe.studies._report.sample": (
-        "Heat SampleReader azimuths ball_of heat_codes heat_grid sample_positions sample_rows sample_window "
-        "token_texts weight_of"
-    ),
+    "abbe.studies._report.sample": "token_texts",
     "abbe.studies._reproduce.claims": "reproduce_judge=judge",
     "abbe.studies._shared.calibrated": "learnable",
     "abbe.studies._shared.fitting": "LayerRows RowReader fit",
