@@ -44,6 +44,7 @@ MODULES = {
     "engine_fitting": "abbe.studies._shared.fitting",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",
+    "truncation": "abbe.studies._shared.truncation",
 }
 
 # Names by module; "a=b" is b, under a name that tells it from another b.
@@ -64,11 +65,6 @@ NAMES = {
     "abbe.studies._report.sample": "token_texts",
     "abbe.studies._reproduce.claims": "reproduce_judge=judge",
     "abbe.studies._shared.calibrated": "learnable",
-    "abbe.studies._shared.fitting": "LayerRows RowReader fit",
-    "abbe.studies._shared.truncation": (
-        "COARSE Curve EXACT Sizes bracket crossings engine_interval=interval least_whole next_size trace "
-        "truncated_rules"
-    ),
 }
 
 PLACES = {

@@ -13,7 +13,7 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from inside import LayerRows, RowReader, engine_fitting, fit, for_heads, learnable
+from inside import engine_fitting, for_heads, learnable
 from torch import Tensor
 
 import abbe
@@ -22,6 +22,7 @@ from abbe.models import windows as cut_windows
 from abbe.runs.loss import window_losses
 from abbe.runs.settings import settings_for
 
+LayerRows, RowReader, fit = engine_fitting.LayerRows, engine_fitting.RowReader, engine_fitting.fit
 QUICK: dict[str, Any] = {"windows": 3, "held_out": 2, "length": 40, "queries": 12, "resamples": 50, "progress": False}
 
 

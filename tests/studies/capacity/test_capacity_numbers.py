@@ -14,24 +14,15 @@ import torch
 from capacity_runs import QUICK, WAYS, asked, curve_of, made, model_row, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import (
-    COARSE,
-    EXACT,
-    Curve,
-    Sizes,
-    bracket,
-    capacity_rules,
-    crossings,
-    expanded_tail,
-    least_whole,
-    next_size,
-)
-from inside import engine_interval as interval
+from inside import capacity_rules, expanded_tail, truncation
 
 import abbe
 from abbe.models import windows as cut_windows
 from abbe.runs.loss import window_losses
 from abbe.studies import capacity
+
+COARSE, EXACT, Curve, Sizes = truncation.COARSE, truncation.EXACT, truncation.Curve, truncation.Sizes
+bracket, crossings, interval = truncation.bracket, truncation.crossings, truncation.interval
 
 
 @pytest.mark.quick(2)
@@ -98,7 +89,7 @@ def test_monotone_rises_are_searched_exactly(drops: list[float], taus: list[floa
         crossing = crossings(
             torch.tensor([*(rises[n] for n in sizes), 0.0], dtype=torch.float64), [*sizes, untouched], tau
         )
-        assert float(least_whole(crossing)) == least
+        assert float(truncation.least_whole(crossing)) == least
         assert curve_through(rises, untouched).first(tau) == least
 
 
@@ -143,7 +134,7 @@ def test_the_first_that_holds_stands_beside_the_least() -> None:
 
 def searched(curve: list[float], taus: list[float], sizes: Sizes) -> dict[int, float]:
     rises: dict[int, float] = {}
-    while (n := next_size(rises, taus, sizes)) is not None:
+    while (n := truncation.next_size(rises, taus, sizes)) is not None:
         assert n not in rises
         rises[n] = curve[n - 1]
     return rises

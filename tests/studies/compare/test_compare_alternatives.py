@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from compare_runs import QUICK, made, row, word_model
 from inside import compare_study as study
-from inside import prompts, truncated_rules
+from inside import prompts, truncation
 from needle_models import TEXT
 
 import abbe
@@ -56,7 +56,7 @@ def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
 
 def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
     """Also where only the largest weights are kept: all of them are softmax with the others left out."""
-    rules = list(truncated_rules(word_model(), "layers.1=sparsemax", 3).values())
+    rules = list(truncation.truncated_rules(word_model(), "layers.1=sparsemax", 3).values())
     assert str(rules[0]) == "topk:k=3"
     assert (str(rules[1].inner), rules[1].keep) == ("sparsemax", 3)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from compare_runs import SETTINGS, made, word_model
-from inside import COARSE, Curve, Sizes, compare_rules, expanded_tail, trace
+from inside import compare_rules, expanded_tail, truncation
 from inside import compare_study as study
 from needle_models import TEXT
 
@@ -21,6 +21,7 @@ from abbe.normalizers import Truncated, normalizer
 from abbe.results import Estimate
 from abbe.runs.loss import window_losses
 
+COARSE, Curve, Sizes, trace = truncation.COARSE, truncation.Curve, truncation.Sizes, truncation.trace
 BASELINE = torch.tensor([4.0, 2.0], dtype=torch.float64)  # two windows
 
 

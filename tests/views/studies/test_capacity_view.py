@@ -11,8 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from capacity_runs import WAYS, asked
-from inside import Curve, capacity_rules
+from capacity_runs import WAYS, Curve, asked
+from inside import capacity_rules
 from markupsafe import escape
 from rich.console import Console
 
