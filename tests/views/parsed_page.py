@@ -45,3 +45,16 @@ class Page(HTMLParser):
             self.scripts[-1] = (self.scripts[-1][0], self.scripts[-1][1] + data)
         elif self._inside != "style":
             self.text += data
+
+
+def check_inert(hostile: str, plain: str, said: int) -> None:
+    """A page with hostile words has the tags, scripts and policy of one without, and says the words."""
+    parsed, usual = Page(hostile), Page(plain)
+    assert "<script>alert" not in hostile
+    assert "<img src=x" not in hostile
+    assert not [name for name in parsed.attributes if name.startswith("on")]
+    assert parsed.tags.count("script") == usual.tags.count("script")
+    assert set(parsed.tags) <= {*usual.tags, "details", "summary", "dl", "dt", "dd", "p", "ul", "li", "bdi"}
+    assert parsed.text.count("alert(1)") >= said
+    assert "{{ 7*7 }}" in parsed.text
+    assert parsed.policy == usual.policy

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import struct
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import polars as pl
 import pytest
@@ -17,7 +13,6 @@ import vl_convert
 from chart_parts import FILLED, PANELS, drawn, layer_rows, one_panel, parts, series, y_domain
 from made_up_report import (
     LENGTHS,
-    MANIFEST,
     SIZES,
     TEMPERATURES,
     alternatives,
@@ -29,17 +24,13 @@ from made_up_report import (
     table,
 )
 
-import abbe
-from abbe import AbbeError
 from abbe.studies import Ball, Report, SampleRow
-from abbe.views import figures
 from abbe.views.charts import place_names
 from abbe.views.html import vega_lite_version
 from abbe.views.theme import THEMES, ThemeName
 
 Specs = dict[ThemeName, dict[str, Any]]
 NAMES = ("map", "growth", "gradient", "alternatives", "sizes", "lengths", "ball")
-HOSTILE = "<script>alert(1)</script> \"'&amp; ]]> שלום \u202eabc 👩‍🔬"
 SMALL = grid(2, 3)
 NOTHING = pl.lit(None, pl.Float64)
 
@@ -462,38 +453,3 @@ def test_points_lie_at_their_distance_and_angle() -> None:
 @pytest.mark.parametrize("changes", [{"sample": None}, {"sample": sample(grid(1, 1), tokens=["a"] * 3, queries=1)}])
 def test_without_a_ball_there_is_no_picture_of_it(changes: dict[str, Any]) -> None:
     assert list(charts(report(grid(2, 2), **changes))) == list(NAMES[:-1])
-
-
-def texts(svg: bytes) -> list[str]:
-    """All text of a drawing; it must be whole as XML."""
-    lines = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
-    return [part for line in lines for part in line.itertext()]
-
-
-@pytest.mark.slow
-def test_every_figure_in_both_themes_with_hostile_names(tmp_path: Path) -> None:
-    manifest = MANIFEST | {"model": {"name": "/home/ada/mine"}, "text": {"name": HOSTILE}}
-    places = grid(1, 2)
-    written = figures(report(places, manifest=manifest, sample=sample(places, tokens=[HOSTILE] * 64)), tmp_path / "new")
-    assert {path.name for path in written} == {
-        f"{name}{look}.{ending}" for name in NAMES for look in ("", "-dark") for ending in ("png", "svg", "pdf")
-    }
-    assert Counter(path.suffix for path in (tmp_path / "new").iterdir()) == dict.fromkeys((".png", ".svg", ".pdf"), 14)
-    for path in written:
-        content = path.read_bytes()
-        if path.suffix == ".png":
-            width, height = struct.unpack(">II", content[16:24])
-            assert 900 < width < 1500
-            assert 400 < height < 2400
-        elif path.suffix == ".svg":
-            said = texts(content)
-            assert THEMES["dark" if path.stem.endswith("-dark") else "light"].background.encode() in content
-            assert any(words.startswith("mine on <script>alert(1)</script>") for words in said)
-            assert any(words.endswith("?") for words in said)
-            assert b"<script" not in content
-
-
-def test_a_file_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("x")
-    with pytest.raises(AbbeError, match=r"taken is a file: give a folder for the figures"):
-        abbe.views.figures(report(grid(1, 1)), tmp_path / "taken")
