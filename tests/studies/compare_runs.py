@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import polars as pl
@@ -12,7 +10,6 @@ import pytest
 import tiny_models
 from inside import compare_rules
 from needle_models import TEXT, word_tokenizer
-from rich.console import Console
 
 from abbe.models import LoadedModel, wrap
 from abbe.runs.watch import Watch
@@ -32,30 +29,16 @@ def word_model() -> LoadedModel:
     return wrap(tiny_models.gpt2(vocab_size=len(tokenizer)), tokenizer, "tiny")
 
 
-class Counted(Watch):
-    """Counts the steps of a progress bar."""
-
-    def __init__(self) -> None:
-        super().__init__(Console(quiet=True), None)
-        self.silent, self.expected, self.done = True, 0, 0
-
-    def expect(self, steps: int) -> None:
-        self.expected = steps
-
-    def step(self, what: str) -> None:
-        self.done += 1
-
-
-def counted(study: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Counted]:
-    """What the calls of a study from now on show of their progress."""
-    bars: list[Counted] = []
-
-    @contextmanager
-    def watching(_shown: bool) -> Iterator[Counted]:
-        bars.append(Counted())
-        yield bars[-1]
-
-    monkeypatch.setattr(study, "watching", watching)
+def counted(monkeypatch: pytest.MonkeyPatch, times: int, call: Callable[[], object]) -> list[tuple[int, int]]:
+    """Steps that were done and those that were expected, as the first progress bar is told by each call."""
+    bars: list[tuple[int, int]] = []
+    for _ in range(times):
+        seen: dict[int, list[int]] = {}  # by bar: studies within a study have bars of their own
+        monkeypatch.setattr(Watch, "expect", lambda bar, steps, seen=seen: seen.update({id(bar): [0, steps]}))
+        monkeypatch.setattr(Watch, "step", lambda bar, _, seen=seen: seen[id(bar)].__setitem__(0, seen[id(bar)][0] + 1))
+        call()
+        done, expected = next(iter(seen.values()))
+        bars.append((done, expected))
     return bars
 
 

@@ -17,6 +17,7 @@ import made_up_calibration as of_calibration
 import polars as pl
 import pytest
 from compare_runs import ALONE, DEAR, FEWER, SPARSE, TWO, judged
+from inside import lift_rules
 from synthetic_run import MANIFEST, USUAL, alternatives, made_run
 
 from abbe.results import Run
@@ -121,10 +122,16 @@ def recommendations() -> Iterator[Finding]:
         yield judged(**rows)[1]
 
 
+def rules_of_a_search() -> Iterator[Finding]:
+    for goal, lengths in (("sparse", [512]), ("loss", [512]), ("retrieval", [512]), ("retrieval", [512, 2048])):
+        yield Finding(goal, "", lift_rules.rule_text(goal, 0.002, 0.95, lengths))
+
+
 FINDINGS: dict[str, Callable[[], Iterator[Finding]]] = {
     "capacity": capacity_findings,
     "calibration": calibration_findings,
     "recommendation of a comparison": recommendations,
+    "rule of a search": rules_of_a_search,
 }
 CASES = [*REPORTS, *FINDINGS]
 

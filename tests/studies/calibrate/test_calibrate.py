@@ -364,11 +364,6 @@ def test_alpha_stays_as_written_and_zeros_stay() -> None:
         (3, {}, "needs a spec such as 'entmax:alpha=1.5', got int"),
         ("scaled:of=sparsemax,t=1,learn=false", {}, "has nothing to fit: leave learn=false out"),
         ({"layers.7": "sparsemax"}, {}, "there is no layer 7"),
-        ("sparsemax", {"steps": -1}, "steps is -1"),
-        ("sparsemax", {"finetune": 1.5}, "finetune is 1.5"),
-        ("sparsemax", {"windows": 0}, "windows is 0"),
-        ("sparsemax", {"held_out": 0}, "held_out is 0"),
-        ("sparsemax", {"queries": "some"}, "queries is 'some'"),
         ("sparsemax", {"length": 65}, "above the model's context of 64"),
     ],
 )

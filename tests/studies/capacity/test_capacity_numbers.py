@@ -237,18 +237,6 @@ def test_one_window_has_no_interval() -> None:
         assert table["high"].is_null().all()
 
 
-def test_growth_of_a_power_law() -> None:
-    lengths = [64, 128, 256]
-    exponent = capacity_rules.growth_exponent(torch.tensor([[4.0, 8.0, 16.0], [7.0, 7.0, 7.0]]), lengths)
-    assert exponent.tolist() == pytest.approx([1.0, 0.0])
-    slope = scipy.stats.linregress(np.log(lengths), np.log([3, 9, 11])).slope
-    assert float(capacity_rules.growth_exponent(torch.tensor([3.0, 9.0, 11.0]), lengths)) == pytest.approx(slope)
-    curves = [curve_of([0.05 * length**0.5] * 3, length) for length in (64, 256)]
-    table = capacity_rules.growth_table(curves, 2, asked(lengths=(64, 256), ways=("deletion",), taus=[0.05]))
-    assert table.rows() == [(None, "deletion", 0.05, 0.05, *[pytest.approx(0.5)] * 3, 2)]
-    assert capacity_rules.growth_table(curves[:1], 2, asked(ways=("deletion",))).height == 0
-
-
 def slope_for(crossing: float, allowed: float = 0.05) -> float:
     """Of a window whose rise, its slope over N, falls to what is allowed there, by straight lines over ln N."""
     below, above = math.floor(crossing), math.floor(crossing) + 1

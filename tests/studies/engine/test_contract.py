@@ -166,7 +166,11 @@ def test_manifest_and_json(study: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_files_are_those_that_are_listed(study: str, saved: Saved) -> None:
-    check_files(saved(study).folder)
+    folder = saved(study).folder
+    check_files(folder)
+    (page,) = folder.glob("*.html")
+    assert page.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    assert not list(folder.glob(".*.part"))
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -280,6 +284,12 @@ def test_where_the_model_lies_stays_out_of_the_page(study: str, saved: Saved) ->
     page = dataclasses.replace(result, manifest=dict(result.manifest) | {"model": model}).to_html()  # type: ignore[type-var]
     assert "tiny" in page
     assert "somebody" not in page
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("report")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_of_another_study_is_refused_by_name(saved: Saved) -> None:
