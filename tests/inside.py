@@ -62,7 +62,6 @@ NAMES = {
     "abbe.models._session.selfcheck": "check_finite own_attention relative_error",
     "abbe.studies._report.sample": "token_texts",
     "abbe.studies._reproduce.claims": "reproduce_judge=judge",
-    "abbe.studies._shared.calibrated": "learnable",
 }
 
 PLACES = {

@@ -1,4 +1,4 @@
-"""Diagnoses of tiny models on a short text."""
+"""Tiny models on a short text: diagnoses, and one quick call of every study."""
 
 from __future__ import annotations
 
@@ -47,3 +47,26 @@ def pick(heads: pl.DataFrame, measure: str, length: int | None, of_heads: bool =
     of_length = pl.col("length").is_null() if length is None else pl.col("length") == length
     single = pl.col("head").is_not_null() if of_heads else pl.col("head").is_null()
     return heads.filter((pl.col("measure") == measure) & of_length & single)
+
+
+# -- One quick call of every study of a model, for tests of what all of them share ------------------------------------
+
+_FEW: dict[str, Any] = {"windows": 2, "queries": 2, "resamples": 10, "progress": False}
+_HEADS = _FEW | {"lengths": 16, "sizes": 1}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "diagnose": _HEADS | {"temperatures": 1},
+    "report": _HEADS | {"temperatures": 1},
+    "reproduce": {"figures": "3", "windows": 1, "queries": 2, "quick": True, "progress": False},
+    "capacity": _FEW | {"lengths": 16, "tau": 0.1, "way": "deletion", "layers": False},
+    "compare": _FEW | {"normalizers": "sparsemax", "length": 16, "needle_lengths": 60, "prompts": 1},
+    "calibrate": _FEW | {"normalizer": "sparsemax", "length": 16, "windows": 1, "held_out": 1, "steps": 1},
+    "diff": _HEADS,
+    "lift": _FEW | {"normalizers": "sparsemax", "length": 16, "steps": 2, "prompts": 1, "budget": None},
+}
+COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a table: other numbers in every run
+
+
+def quick(study: str, model: Any, text: Any, **more: Any) -> Any:
+    """The result of a study; a model is compared with itself."""
+    models = (model, model) if study == "diff" else (model,)
+    return getattr(abbe, study)(*models, text, **(OPTIONS[study] | more))

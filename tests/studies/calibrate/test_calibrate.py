@@ -13,7 +13,7 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from inside import engine_fitting, for_heads, learnable
+from inside import engine_fitting, for_heads
 from torch import Tensor
 
 import abbe
@@ -320,23 +320,31 @@ def test_an_encoder_is_fitted_but_has_no_loss(family: str) -> None:
         calibrate("sparsemax", family, finetune=2)
 
 
-def test_what_is_fitted() -> None:
-    assert learnable("softmax") == "scaled:of=softmax,t=0,learn=true"
-    assert learnable("topk:k=7") == "scaled:of=topk:k=7,t=0,learn=true"
-    assert learnable("entmax:alpha=1.3,learn=true") == "scaled:of=(entmax:alpha=1.3,learn=true),t=0,learn=true"
-    assert learnable("ssmax:s=0.4") == "scaled:of=ssmax:s=0.4,t=0,learn=true"
-    assert learnable("ssmax:s=0.4,learn=true") == "ssmax:s=0.4,learn=true"  # it learns a scale already
-    assert learnable("learned-temperature") == "learned-temperature"
-    assert learnable("scaled:of=sparsemax,t=1") == "scaled:of=sparsemax,t=1,learn=true"
-    assert learnable("hybrid:a=(sink:b=2,learn=true),b=sparsemax") == (
-        "scaled:of=(hybrid:a=(sink:b=2,learn=true),b=sparsemax),t=0,learn=true"
-    )
+FITTED = {
+    "softmax": "scaled:of=softmax,t=0,learn=true",
+    "topk:k=7": "scaled:of=topk:k=7,t=0,learn=true",
+    "entmax:alpha=1.3,learn=true": "scaled:of=(entmax:alpha=1.3,learn=true),t=0,learn=true",
+    "ssmax:s=0.4": "scaled:of=ssmax:s=0.4,t=0,learn=true",
+    "ssmax:s=0.4,learn=true": "ssmax:s=0.4,learn=true",  # it learns a scale already
+    "learned-temperature": "learned-temperature",
+    "scaled:of=sparsemax,t=1": "scaled:of=sparsemax,t=1,learn=true",
+    "hybrid:a=(sink:learn=true),b=topk:k=2": "scaled:of=(hybrid:a=(sink:learn=true),b=topk:k=2),t=0,learn=true",
+}
 
 
-FREE_OF_LEARNING = [case.spec for case in normalizer_cases.CASES if "learn" not in case.spec]
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("spec", FITTED)
+def test_what_is_fitted(spec: str) -> None:
+    """Part of the identity: a folder in which something else was fitted is another run."""
+    tiny = calibrate(spec, steps=0, windows=1, held_out=1, length=8, queries=2)
+    assert tiny.manifest["settings"]["fitted"] == FITTED[spec]
 
 
-@pytest.mark.parametrize("spec", FREE_OF_LEARNING)
+def learnable(spec: str) -> str:
+    return f"scaled:of={f'({spec})' if ',' in spec else spec},t=0,learn=true"
+
+
+@pytest.mark.parametrize("spec", [case.spec for case in normalizer_cases.CASES if "learn" not in case.spec])
 def test_a_spec_means_what_it_says(spec: str) -> None:
     """Only a temperature is free, and where it starts the weights are those of the spec."""
     made = abbe.normalizer(learnable(spec))
@@ -350,8 +358,6 @@ def test_alpha_stays_as_written_and_zeros_stay() -> None:
     assert set(calibration.parameters["parameter"]) == {"t"}
     assert set(calibration.table["spec"]) == {"scaled:of=entmax:alpha=1.5,t=0,learn=true,heads=4"}
     assert not any(finding.topic == "softmax again" for finding in calibration.findings)
-    # Part of the identity: a folder in which something else was fitted is another run.
-    assert calibration.manifest["settings"]["fitted"] == "scaled:of=entmax:alpha=1.5,t=0,learn=true"
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import math
 from typing import Any
 
 import numpy as np
-import planted_capacity
-import polars as pl
 import pytest
 import scipy.stats
 import torch
@@ -23,30 +21,6 @@ from abbe.studies import capacity
 
 COARSE, EXACT, Curve, Sizes = truncation.COARSE, truncation.EXACT, truncation.Curve, truncation.Sizes
 bracket, crossings, interval = truncation.bracket, truncation.crossings, truncation.interval
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("needed", [1, 2, 5, 7, 8, 11])
-def test_a_planted_set_size_is_found(needed: int) -> None:
-    result = capacity(planted_capacity.model(needed), planted_capacity.TEXT, layers=False, **QUICK)
-    assert result.table.height == 8  # 2 lengths, 2 ways, 2 taus
-    assert set(result.table["capacity"]) == set(result.table["low"]) == set(result.table["high"]) == {needed}
-    assert result.table["monotone"].all()
-    assert set(result.table["first"]) == {needed}
-    for row in result.growth.iter_rows(named=True):
-        curve = result.curve.filter(way=row["way"])
-        places = [crossing_by_hand(curve.filter(length=length), needed, row["tau"]) for length in QUICK["lengths"]]
-        slope = np.polyfit(np.log(QUICK["lengths"]), np.log(places), 1)[0]
-        assert row["exponent"] == pytest.approx(slope, abs=1e-9)
-    assert result.correlation.height == 0
-
-
-def crossing_by_hand(curve: pl.DataFrame, needed: int, tau: float) -> float:
-    """Between needed - 1, which fails, and needed, on a straight line over ln N."""
-    if needed == 1:
-        return 1.0
-    above, below = (curve.filter(n=n)["rise"].item() for n in (needed - 1, needed))
-    return math.exp(math.log(needed - 1) + (above - tau) / (above - below) * math.log(needed / (needed - 1)))
 
 
 def every_rise(model: abbe.LoadedModel, length: int, way: str) -> np.ndarray:
@@ -200,24 +174,6 @@ def test_the_interval_is_that_of_resampled_pairs() -> None:
     assert row["low"] == math.floor(np.quantile(least, tail))
     assert row["high"] == math.ceil(np.quantile(least, 1 - tail))
     assert row["low"] < row["capacity"] < row["high"]
-
-
-@pytest.mark.parametrize(
-    ("resampled", "level", "ends"),
-    [
-        ([4, 5], 0.5, (4, 5)),  # percentiles 4.2 and 4.8
-        ([2, 4, 7, 9], 0.8, (2, 9)),  # 2.3 and 8.7
-        ([1, 2, 3, 4, 5], 0.5, (1, 5)),  # 1.8 and 4.2
-        ([1, 2, 3, 4, 5], 0.2, (2, 4)),  # 2.5 and 3.5
-        ([6, 6, 6], 0.9, (6, 6)),
-    ],
-)
-def test_ends_of_whole_numbers_are_whole_and_outside(
-    resampled: list[float], level: float, ends: tuple[float, float]
-) -> None:
-    assert interval(torch.tensor(resampled).double(), level, 5, whole=True) == ends
-    tail = expanded_tail(5, level)
-    assert ends == (math.floor(np.quantile(resampled, tail)), math.ceil(np.quantile(resampled, 1 - tail)))
 
 
 def test_the_last_digit_does_not_widen_an_interval() -> None:

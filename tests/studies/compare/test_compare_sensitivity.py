@@ -155,15 +155,6 @@ def at_equal(logits: dict[str, torch.Tensor], **groups: list[tuple[tuple[int, ..
     return dict(swapped.at_equal_selectivity(logits, named, SETTINGS.reading(), window))
 
 
-def test_heads_that_cannot_be_so_flat_are_left_out() -> None:
-    logits = random_logits()
-    numbers = at_equal({"layer": logits}, layer=[((0, 1, 2), "topk:k=4")])
-    reachable = int((swapped.effective_tokens(normalizer("softmax"), logits) <= 4).sum())
-    assert numbers["heads"] == 3
-    assert numbers["matched"] == reachable < 3
-    assert len(numbers["alternative"]) == (2 if reachable else 0)
-
-
 def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
     """Heads 1 and 3 of four unequal ones, and a layer of which none is swapped: spectral norms of plain loops."""
     logits = {"first": random_logits(4, least=1.0), "second": random_logits(4, least=0.5)}

@@ -195,12 +195,3 @@ def test_page_files_and_json_show_it(reproduced: tuple[Reproduction, Path]) -> N
             [cell.strip() for cell in line.split("  ") if cell][:2] for line in text.split("\n")
         ]
     assert "reading" in next(claim.measured for claim in made.claims if claim.topic == "critical N")
-
-
-@pytest.mark.slow
-def test_a_run_that_goes_on_says_the_same(reproduced: tuple[Reproduction, Path]) -> None:
-    made, folder = reproduced
-    again = abbe.reproduce(
-        tiny_runs.model(), tiny_runs.TEXT, figures=["2c"], windows=2, queries=6, progress=False, folder=folder
-    )
-    assert again.figures["2c"].tables["readings"].equals(made.figures["2c"].tables["readings"])

@@ -11,7 +11,7 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from quick_runs import quick
+from tiny_runs import quick
 
 import abbe
 

@@ -62,15 +62,6 @@ def test_the_run_is_that_of_diagnose(saved: tuple[Report, Path]) -> None:
     assert_frame_equal(run.table, alone.table)
 
 
-@pytest.mark.slow
-def test_same_seed_same_report() -> None:
-    first, second = made().as_json(), made().as_json()
-    for one in (first, second):
-        one.pop("manifest")
-    assert first == second
-    assert made(seed=5).as_json()["alternatives"] != first["alternatives"]
-
-
 def lengths_read(**options: Any) -> tuple[Report, Counter[int]]:
     """A report, and how often windows of each length went through the model."""
     tiny, passes = tiny_runs.model(), list[int]()
