@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 import tiny_models
 
 import abbe
 from abbe.models import LoadedModel, wrap
+from abbe.runs.settings import Settings, settings_for
 
 TEXT = abbe.Text("prose", " ".join(f"word {i * i % 97} and {i % 13};" for i in range(400)))
 QUICK: dict[str, Any] = {"windows": 3, "queries": 8, "resamples": 50, "sizes": (1, 2, 5), "progress": False}
@@ -27,8 +32,39 @@ def model(family: str = "gpt2") -> LoadedModel:
     return wrap(BUILDERS[family](vocab_size=256), tiny_models.byte_tokenizer(), f"tiny {family}")
 
 
+def passes_of(loaded: LoadedModel) -> list[int]:
+    """Tokens of every pass through the model from now on."""
+    passes: list[int] = []
+    network: Any = loaded.network
+    network.base_model.register_forward_pre_hook(
+        lambda _module, args, given: passes.append((given.get("input_ids", *args[:1])).shape[1]), with_kwargs=True
+    )
+    return passes
+
+
+def claimed(loaded: LoadedModel, folder: Path, call: Callable[[], object]) -> dict[str, Any]:
+    """The settings of a study that is stopped at the first pass after the folder became its own."""
+
+    def stop(*_: object) -> None:
+        if (folder / "manifest.json").exists():
+            raise KeyboardInterrupt
+
+    network: Any = loaded.network
+    network.base_model.register_forward_pre_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        call()
+    return dict(json.loads((folder / "manifest.json").read_text())["identity"]["settings"])
+
+
 def run(family: str = "gpt2", **options: Any) -> abbe.Run:
     return abbe.diagnose(model(family), TEXT, **({"lengths": [16, 40]} | QUICK | options))
+
+
+def settings(context: int | None = None, **options: Any) -> Settings:
+    """How windows are read."""
+    usual = {"lengths": [40], "windows": 3, "queries": 8, "sizes": None, "vectors": "value", "normalizer": None}
+    usual |= {"temperatures": (), "seed": 0, "level": 0.95, "resamples": 50}
+    return settings_for(context, **(usual | options))
 
 
 _RUNS: dict[str, abbe.Run] = {}

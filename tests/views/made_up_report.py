@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from unpacked_page import unpacked
+from parsed_page import unpacked
 
 from abbe.results import SCHEMA
 from abbe.studies import Ball, HeadVerdict, Report, Sample, SampleRow

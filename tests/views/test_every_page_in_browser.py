@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ import made_up_capacity
 import made_up_compare
 import made_up_watch
 import pytest
-from page_in_browser import PHONE, WIDE, needs_browser, opener
+from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser, opener
 
 from abbe.studies import verify
 
@@ -85,3 +85,100 @@ def test_the_theme_can_be_changed(browser: Any, files: Callable[[str], Path]) ->
         assert seen.page.locator("html").get_attribute("data-theme") == "dark"
         seen.fits()
         seen.quiet()
+
+
+# -- Tables and charts as all pages have them -------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def compared(browser: Any, files: Callable[[str], Path]) -> Iterator[Seen]:
+    """One page for tests that hold however another has sorted its table."""
+    with opener(browser, files("compare")) as open_page:
+        yield open_page().drawn("light")
+
+
+@pytest.fixture
+def reproduced(browser: Any, files: Callable[[str], Path]) -> Iterator[Opened]:
+    with opener(browser, files("reproduce")) as open_page:
+        yield open_page
+
+
+def losses(seen: Seen) -> Any:
+    return seen.page.get_by_role("region", name="Loss", exact=True)
+
+
+def column(seen: Seen, number: int) -> list[str]:
+    cells = losses(seen).locator(f"tbody td:nth-child({number})").all_inner_texts()
+    return [text.partition(" ")[0] for text in cells]
+
+
+def test_a_header_sorts_by_numbers_in_both_directions(compared: Seen) -> None:
+    button = losses(compared).locator("th button").nth(1)
+    button.click()
+    assert column(compared, 2) == ["3.2", "3.21", "3.21", "4.9", "6.1"]
+    assert column(compared, 1)[-1] == "sparsemax"
+    button.focus()
+    compared.page.keyboard.press("Enter")
+    assert column(compared, 2) == ["6.1", "4.9", "3.21", "3.21", "3.2"]
+    change = losses(compared).locator("th button").nth(3)  # +0.0050, +0.01, 0, +1.7, +2.9
+    change.click()
+    assert column(compared, 1) == ["baseline", "topp:p=0.9", "topk:k=32", "entmax:alpha=1.5", "sparsemax"]
+    assert compared.messages == []
+
+
+@pytest.mark.slow
+def test_the_rule_opens_by_keyboard(compared: Seen) -> None:
+    details = compared.page.locator(".findings details").first
+    details.locator("summary").focus()
+    compared.page.keyboard.press("Enter")
+    assert compared.page.get_by_text("An alternative helps if").is_visible()
+
+
+@pytest.mark.slow
+def test_the_theme_follows_the_system_until_one_is_chosen(reproduced: Opened) -> None:
+    seen = reproduced().drawn("light")
+    seen.page.emulate_media(color_scheme="dark")
+    seen.drawn("dark")
+    seen.page.get_by_role("button", name="Light theme").click()
+    seen.drawn("light")
+    seen.page.emulate_media(color_scheme="light")
+    seen.page.emulate_media(color_scheme="dark")
+    seen.page.wait_for_timeout(200)
+    assert seen.page.locator("html").get_attribute("data-theme") == "light"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_point_has_a_tooltip(reproduced: Opened, theme: str) -> None:
+    seen = reproduced(theme).drawn(theme)
+    seen.page.locator("[data-chart='2a']:not(.print) .mark-symbol.role-mark path").first.hover()
+    tooltip = seen.page.locator("#vg-tooltip-element.visible")
+    tooltip.wait_for()
+    for words in ("selected: N largest weights", "length L (tokens)", "32"):
+        assert words in tooltip.inner_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_chart_can_be_saved(reproduced: Opened, theme: str) -> None:
+    seen = reproduced(theme).drawn(theme)
+    chart = seen.page.locator("[data-chart='2a']:not(.print)")
+    chart.locator("summary").click()
+    for words, start in (("PNG", b"\x89PNG"), ("SVG", b"<svg")):
+        with seen.page.expect_download() as waiting:
+            chart.get_by_text(f"Save as {words}").click()
+        assert waiting.value.suggested_filename == f"figure-2a.{words.lower()}"
+        assert Path(waiting.value.path()).read_bytes().startswith(start)
+    assert seen.messages == []
+
+
+@pytest.mark.slow
+def test_charts_are_drawn_anew_for_another_width(reproduced: Opened) -> None:
+    phone = reproduced(viewport=PHONE).drawn("light")
+    chart = phone.page.locator("[data-chart='2a']:not(.print) svg.marks")
+    narrow = chart.bounding_box()
+    phone.page.set_viewport_size(WIDE)
+    phone.page.wait_for_timeout(1500)
+    broad = chart.bounding_box()
+    assert broad["width"] > 2 * narrow["width"]
+    assert broad["height"] < narrow["height"]  # side by side, no longer one below the other

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import struct
 from collections.abc import Callable
@@ -21,13 +20,13 @@ import made_up_report
 import made_up_watch
 import polars as pl
 import pytest
+from chart_parts import printed
 from parsed_page import HOSTILE, Page, check_inert
-from rich.console import Console
 
 import abbe
 from abbe.results import Result, Run
 from abbe.studies import Claim
-from abbe.views import card, figures, terminal
+from abbe.views import card, figures
 from abbe.views.text import plain
 from abbe.views.theme import THEMES
 from abbe.words.finding import Finding, KeyNumber
@@ -90,12 +89,6 @@ def hostile(study: str) -> Any:
         "calibrate": {"findings": (EVIL,), "spec": NASTY},
     }
     return replace(result, manifest=manifest, **words.get(study, {"findings": (EVIL,)}))
-
-
-def printed(result: Any, width: int) -> str:
-    console = Console(width=width, file=io.StringIO(), record=True)
-    console.print(terminal(result))
-    return console.export_text()
 
 
 @pytest.mark.parametrize("study", USUAL)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -16,16 +14,14 @@ import tiny_models
 import tiny_runs
 import torch
 from capacity_runs import QUICK, WAYS, made
+from chart_parts import charts_of, printed
 from inside import capacity_rules
-from polars.testing import assert_frame_equal
-from rich.console import Console
 
 import abbe
 from abbe.models import LoadedModel, Window, wrap
 from abbe.models import windows as cut_windows
 from abbe.runs.loss import next_token_losses, window_losses
 from abbe.studies import Capacity, capacity
-from abbe.views import terminal
 
 
 @pytest.mark.quick(1)
@@ -200,13 +196,6 @@ def test_layers_only_at_the_lengths_asked_for(given: Any) -> None:
     assert of_layers(whole).filter(pl.col("length") == 16).equals(of_layers(result))
 
 
-def test_one_way_only() -> None:
-    result = made(way="deletion", layer_lengths=[40, 16], tau=0.05)
-    assert set(of_layers(result)["way"]) == {"deletion"} == set(result.correlation["way"])
-    assert result.manifest["settings"]["layer_lengths"] == [16, 40]
-    assert any(one.sentence.startswith("Truncated alone at 40 tokens, deletion") for one in result.findings)
-
-
 def test_no_layers_at_all() -> None:
     result = made(layers=False)
     assert of_layers(result).height == result.correlation.height == 0
@@ -282,16 +271,6 @@ def test_losses_are_over_exactly_those_targets(family: str, last: int) -> None:
         assert row["loss"] == pytest.approx(truncated, rel=1e-5)
 
 
-def test_all_targets_are_the_default() -> None:
-    quick = {"lengths": [16], "way": "deletion", "layers": False}
-    default, whole, longest = made(**quick), made(**quick, targets="all"), made(**quick, targets="last:15")
-    assert default.manifest["settings"]["targets"] == "all"
-    assert_frame_equal(default.table, whole.table)
-    assert longest.curve["baseline"].to_list() == pytest.approx(
-        default.curve["baseline"].to_list()
-    )  # no more than 15 are there
-
-
 def test_only_the_logits_that_are_scored_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The head of a model over a large vocabulary costs more than its attention."""
     model, seen = tiny_runs.model("llama"), []
@@ -318,10 +297,8 @@ def test_layers_are_scored_on_the_same_targets() -> None:
 @pytest.mark.parametrize(("targets", "words"), [("all", "all next tokens"), ("last:4", "the last 4 targets")])
 def test_every_place_says_which_targets(targets: str, words: str) -> None:
     result = made(targets=targets, lengths=LENGTHS, layers=False)
-    console = Console(width=80, file=io.StringIO(), record=True)
-    console.print(terminal(result))
-    assert words in " ".join(console.export_text().split())
-    assert words in " ".join(result.view().charts("light")["capacity"]["title"]["subtitle"])
+    assert words in " ".join(printed(result).split())
+    assert words in " ".join(charts_of(result)["capacity"]["title"]["subtitle"])
     capacity_rule = next(one.rule for one in result.findings if one.topic == "capacity")
     assert words in capacity_rule
     assert result.as_json()["manifest"]["settings"]["targets"] == targets
@@ -356,27 +333,23 @@ def test_check_and_cost_are_said_once_for_losses_and_separability(capsys: pytest
     assert "self-check error" in lines[1]
 
 
-def passes_with(model: LoadedModel, **options: Any) -> list[int]:
-    """Tokens of every pass through the model, but for its checks."""
-    passes: list[int] = []
-    hook = model.network.base_model.register_forward_pre_hook(
-        lambda _module, args, given: passes.append((given.get("input_ids", *args[:1])).shape[1]), with_kwargs=True
-    )
-    capacity(model, tiny_runs.TEXT, **(QUICK | options))
-    hook.remove()
-    return passes
-
-
 def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path) -> None:
     """Layers are truncated on two of three windows: their baseline is known from the whole model."""
-    model, options = tiny_runs.model(), {"lengths": [16], "tau": 0.05, "way": "deletion", "folder": tmp_path}
-    first = passes_with(model, layer_windows=2, **options)
+
+    def passes() -> int:
+        model = tiny_runs.model()
+        seen = tiny_runs.passes_of(model)
+        short = {"lengths": [16], "tau": 0.05, "way": "deletion", "layer_windows": 2, "folder": tmp_path}
+        capacity(model, tiny_runs.TEXT, **(QUICK | short))
+        return len(seen)
+
+    first = passes()
     parts = sorted(path.stem for path in (tmp_path / "losses").iterdir())
     layers = sum("layer" in part for part in parts)
-    again = passes_with(model, layer_windows=2, **options)
-    assert len(first) - len(again) == 3 * (len(parts) - layers) + 2 * layers + 3  # and separability
+    again = passes()
+    assert first - again == 3 * (len(parts) - layers) + 2 * layers + 3  # and separability
     (tmp_path / "losses" / "16-baseline.json").unlink()
-    assert len(passes_with(model, layer_windows=2, **options)) == len(again) + 3
+    assert passes() == again + 3
 
 
 @pytest.mark.parametrize(
@@ -386,14 +359,7 @@ def test_losses_of_some_windows_are_taken_from_those_of_all(tmp_path: Path) -> N
 def test_lengths_that_are_not_named_are_long_enough(targets: str, lengths: list[int], tmp_path: Path) -> None:
     """`--targets last:128` works as it stands: the default lengths leave out windows of 128 tokens."""
     model = abbe.load("embedded")
-
-    def stop(*_: object) -> None:
-        if (tmp_path / "manifest.json").exists():
-            raise KeyboardInterrupt
-
-    model.network.base_model.register_forward_pre_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        capacity(model, targets=targets, folder=tmp_path, progress=False)
-    assert json.loads((tmp_path / "manifest.json").read_text())["identity"]["settings"]["lengths"] == lengths
+    options: dict[str, Any] = {"targets": targets, "folder": tmp_path, "progress": False}
+    assert tiny_runs.claimed(model, tmp_path, lambda: capacity(model, **options))["lengths"] == lengths
     with pytest.raises(abbe.AbbeError, match="windows of 64 tokens have only 63 targets"):
         made(targets="last:64", lengths=None)

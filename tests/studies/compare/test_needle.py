@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 import scipy.stats
 import small_tokenizers
-import tiny_models
 import torch
 from compare_runs import SETTINGS
 from inside import compare_rules
@@ -176,13 +175,6 @@ def test_what_cannot_be_made_is_reported() -> None:
     assert any(
         why.startswith("key-value prompts of 4000 tokens: ") and "903 plain words" in why for why in made.skipped
     )
-
-
-def test_a_vocabulary_without_words_gives_no_prompts() -> None:
-    made = source.PromptMaker(tiny_models.byte_tokenizer(), TEXT, 0)
-    assert made.words == []
-    assert made.make((64,), 1) == []
-    assert len(made.skipped) == 2
 
 
 def test_whole_words_are_counted_between_characters_that_are_no_letters() -> None:

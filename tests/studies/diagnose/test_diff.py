@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,14 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
+from chart_parts import printed
 from inside import differences
 from polars.testing import assert_frame_equal
-from rich.console import Console
 
 import abbe
 from abbe import AbbeError, views
 from abbe.measures import decay_exponent, weighted_decay_exponents
 from abbe.models import wrap
-from abbe.runs import settings as engine_settings
 
 QUICK: dict[str, Any] = {"windows": 6, "queries": 8, "lengths": 24, "sizes": (1, 5), "progress": False}
 
@@ -182,9 +180,7 @@ def test_page_terminal_and_json(sharper: abbe.Difference) -> None:
     content = json.loads(sharper.to_json())
     assert len(content["table"]) == len(sharper.table)
     assert "1 of 8 heads changed" in repr(sharper)
-    console = Console(file=io.StringIO(), width=80)
-    console.print(views.terminal(sharper))
-    lines = console.file.getvalue().splitlines()
+    lines = printed(sharper).splitlines()
     assert max(map(len, lines)) <= 80
     first = next(i for i, line in enumerate(lines) if line.startswith(" layer 1,"))
     assert lines[first + 1].startswith(" head 2")
@@ -206,9 +202,8 @@ def table_of(first: list[float], second: list[float]) -> pl.DataFrame:
 
 
 def settings(**more: Any) -> Any:
-    options = {"lengths": 64, "windows": 8, "queries": 16, "sizes": None, "resamples": 20} | more
-    return engine_settings.settings_for(
-        None, vectors="value", normalizer=None, temperatures=1.0, seed=0, level=0.95, **options
+    return tiny_runs.settings(
+        **({"lengths": 64, "windows": 8, "queries": 16, "temperatures": 1.0, "resamples": 20} | more)
     )
 
 

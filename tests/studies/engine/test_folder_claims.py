@@ -14,14 +14,9 @@ import abbe
 
 @pytest.mark.parametrize("name", ["thesis.tex", "windows/16-0.safetensors", "runs/notes.txt"])
 def test_a_folder_with_any_other_file_is(name: str, tmp_path: Path) -> None:
-    def stop(*_: object) -> None:
-        if (tmp_path / "manifest.json").exists():
-            raise KeyboardInterrupt
-
     model = tiny_runs.model()
-    model.network.base_model.register_forward_pre_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path, lengths=[16], **tiny_runs.QUICK)
+    options = tiny_runs.QUICK | {"folder": tmp_path, "lengths": [16]}
+    tiny_runs.claimed(model, tmp_path, lambda: abbe.diagnose(model, tiny_runs.TEXT, **options))
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):

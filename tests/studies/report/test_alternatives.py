@@ -10,13 +10,12 @@ import polars as pl
 import pytest
 import torch
 from separable_by_loops import plain_separable
-from tiny_runs import TEXT, model
+from tiny_runs import TEXT, model, settings
 from torch import Tensor
 
 import abbe
 from abbe.measures import bootstrap_interval
 from abbe.models import AttentionCall, Window, tap, windows
-from abbe.runs.settings import settings_for
 from abbe.runs.window import check_model, query_positions, run_model
 
 SHARPER = "softmax:temperature=0.7"
@@ -39,8 +38,7 @@ def tried(family: str = "gpt2", **options: Any) -> pl.DataFrame:
 def captured(family: str, window: Window) -> list[tuple[Tensor, Tensor]]:
     """Logits (head, query, key) and values (key head, key, feature) of every layer at 32 queries, float64."""
     tiny, pairs = model(family), list[tuple[Tensor, Tensor]]()
-    given = {"vectors": "value", "normalizer": None, "temperatures": (), "seed": 0, "level": 0.95, "resamples": 50}
-    queries = query_positions(40, settings_for(None, lengths=[40], windows=3, queries=32, sizes=1, **given), window)
+    queries = query_positions(40, settings(queries=32), window)
 
     def read(call: AttentionCall) -> None:
         pairs.append((call.logits(queries)[0].double(), call.value[0].double()))

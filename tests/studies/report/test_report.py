@@ -64,10 +64,8 @@ def test_the_run_is_that_of_diagnose(saved: tuple[Report, Path]) -> None:
 
 def lengths_read(**options: Any) -> tuple[Report, Counter[int]]:
     """A report, and how often windows of each length went through the model."""
-    tiny, passes = tiny_runs.model(), list[int]()
-    tiny.network.base_model.register_forward_pre_hook(
-        lambda _module, args, given: passes.append((given.get("input_ids", *args[:1])).shape[1]), with_kwargs=True
-    )
+    tiny = tiny_runs.model()
+    passes = tiny_runs.passes_of(tiny)
     return report(tiny, tiny_runs.TEXT, **(QUICK | options)), Counter(passes)
 
 

@@ -76,16 +76,6 @@ def test_the_navigation_leads_to_every_section(seen: Seen) -> None:
     seen.page.locator("nav a[aria-current]", has_text="Growth").wait_for()
 
 
-@pytest.mark.slow
-def test_movement_is_reduced_for_those_who_ask(opened: Opened) -> None:
-    assert (
-        opened(reduced_motion="reduce").page.evaluate("getComputedStyle(document.documentElement).scrollBehavior")
-        == "auto"
-    )
-    other = opened(reduced_motion="no-preference")
-    assert other.page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "smooth"
-
-
 def test_hostile_text_stays_text(shared: Seen) -> None:
     seen = shared
     assert seen.page.locator("h1").inner_text() == f"How selective is the attention of {EVIL}?"

@@ -14,8 +14,7 @@ import made_up_report as made
 import polars as pl
 import pytest
 from markupsafe import escape
-from parsed_page import HOSTILE, Page, check_inert
-from unpacked_page import unpacked, unpacked_table
+from parsed_page import HOSTILE, Page, check_inert, unpacked, unpacked_table
 
 from abbe.studies import HeadVerdict, Report
 from abbe.views import page as page_of

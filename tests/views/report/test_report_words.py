@@ -11,12 +11,12 @@ from typing import Any
 import made_up_report as made
 import polars as pl
 import pytest
+from chart_parts import printed
 from parsed_page import HOSTILE, Page
-from rich.console import Console
 
 from abbe.results import Run
 from abbe.studies import Report
-from abbe.views import card, page, terminal
+from abbe.views import card, page
 from abbe.words.finding import NOT_LEARNED, NOTICE, Finding
 
 PLACES = made.grid(2, 3)
@@ -26,13 +26,6 @@ MANIFEST = made.MANIFEST | {"text": {"name": "a long name of a book.txt"}}
 @pytest.fixture(scope="module")
 def report() -> Report:
     return made.report(PLACES, manifest=MANIFEST)
-
-
-def printed(result: Report | Run, width: int = 100) -> str:
-    console = Console(width=width, record=True, force_terminal=False, color_system=None)
-    with console.capture() as captured:
-        console.print(terminal(result))
-    return captured.get()
 
 
 # -- The terminal -----------------------------------------------------------------------------------------------------
@@ -146,4 +139,4 @@ def test_a_part_may_be_missing(changes: dict[str, Any]) -> None:
     odd = made.report(PLACES, **changes, numbers=(), verdicts=(), advice=())
     for shown in (odd, odd.run):
         assert card(shown).count("<svg") == 1
-        assert printed(shown).startswith("How ")
+        assert printed(shown).lstrip().startswith("How ")

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import io
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from chart_parts import charts_of, printed
 from made_up_calibration import made_up
-from rich.console import Console
 
 from abbe.studies import Calibration
-from abbe.views import terminal
-
-
-def printed(calibration: Calibration, columns: int) -> str:
-    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
-    console.print(terminal(calibration))
-    return console.export_text()
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -43,9 +35,7 @@ def test_the_page_holds_sentences_and_tables() -> None:
 
 def panels(calibration: Calibration, theme: Any = "light") -> dict[str, list[dict[str, Any]]]:
     """The rows drawn in each panel, by its title."""
-    charts = calibration.view().charts
-    assert charts is not None
-    chart = charts(theme)["calibration"]
+    chart = charts_of(calibration, theme)["calibration"]
     return {
         panel["title"]: [
             row

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from dataclasses import replace
 from typing import Any
@@ -10,30 +9,21 @@ from typing import Any
 import polars as pl
 import pytest
 from capacity_runs import WAYS
+from chart_parts import charts_of, charts_on, printed
 from chart_parts import drawn as drawn_by_vega
 from made_up_capacity import LAYERS, LENGTHS, SIZE_OF, made_up, settings_of
 from markupsafe import escape
-from rich.console import Console
 
 from abbe.studies import Capacity
-from abbe.views import terminal
 
 
 def drawn(capacity: Capacity, theme: Any = "light") -> dict[str, Any]:
-    charts = capacity.view().charts
-    assert charts is not None
-    return dict(charts(theme)["capacity"])
-
-
-def printed(capacity: Capacity, columns: int = 100) -> str:
-    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
-    console.print(terminal(capacity))
-    return console.export_text()
+    return dict(charts_of(capacity, theme)["capacity"])
 
 
 def test_the_table_holds_every_row() -> None:
     capacity = made_up(settings_of())
-    shown = printed(capacity)
+    shown = printed(capacity, 100)
     assert "How many keys per query does made-up need?" in shown
     assert "\x1b" not in shown
     for row in capacity.table.filter(pl.col("layer").is_null()).iter_rows(named=True):
@@ -54,7 +44,7 @@ def test_the_table_holds_every_row() -> None:
 def test_growth_of_the_model_and_of_its_layers_are_distinguished() -> None:
     capacity = made_up(settings_of())
     growth, of_layers = (
-        printed(capacity).split("Growth with the length: N* ~ L^g")[1].split("Each layer alone, deletion")
+        printed(capacity, 100).split("Growth with the length: N* ~ L^g")[1].split("Each layer alone, deletion")
     )
     assert growth.count("deletion") == growth.count("renormalised") == 2
     table = of_layers.split("Each layer alone")[0]
@@ -63,7 +53,7 @@ def test_growth_of_the_model_and_of_its_layers_are_distinguished() -> None:
     )
     lines = [line.split() for line in table.splitlines() if line.strip()[:1].isdigit()]
     assert [line[5] for line in lines] == [f"{value:.2f}" for value in exponents["exponent"]]
-    alone = printed(made_up(settings_of(layer_lengths=[256])))
+    alone = printed(made_up(settings_of(layer_lengths=[256])), 100)
     assert "Each layer alone, deletion, 256 tokens" in alone
     assert "g: growth" not in alone
 
@@ -71,7 +61,7 @@ def test_growth_of_the_model_and_of_its_layers_are_distinguished() -> None:
 def test_large_numbers_are_written_out_and_ends_are_whole() -> None:
     capacity = made_up(settings_of())
     large = capacity.table.with_columns(capacity=pl.lit(1234.5), low=pl.lit(6.2), high=pl.lit(18.4))
-    shown = printed(replace(capacity, table=large))
+    shown = printed(replace(capacity, table=large), 100)
     assert "e+03" not in shown
     assert " 6 to 19 " in shown  # no half keys
     of_layers = [line for line in shown.split("Each layer alone, deletion")[1].splitlines() if "1,235" in line]
@@ -83,7 +73,7 @@ def test_the_page_holds_findings_charts_in_both_themes_and_tables() -> None:
     page = study.to_html()
     for finding in study.findings:
         assert escape(finding.sentence.replace(" %", "\u00a0%")) in page
-    charts = json.loads(page.split('<script type="application/json" id="charts">')[1].split("</script>")[0])
+    charts = charts_on(page)
     assert set(charts["capacity"]) == {"light", "dark", "datasets"}
     assert "<h3>Whole model</h3>" in page
     assert page.count(">renormalised</td>") >= study.table.filter(pl.col("layer").is_null()).height / 2
@@ -98,7 +88,7 @@ def test_a_capacity_with_a_hole_is_marked() -> None:
     needed = odd.filter(last)["capacity"].to_list()
     assert f" {needed[0]:,.0f}? (first 3) " in shown
     assert shown.count("? (first 3)") == 1 + LAYERS  # the model's row, and one in each row of layers
-    assert "?" not in printed(capacity).split("Whole model")[1]
+    assert "?" not in printed(capacity, 100).split("Whole model")[1]
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

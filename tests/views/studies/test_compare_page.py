@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from typing import Any
 
 import made_up_compare as made
-from rich.console import Console
+from chart_parts import charts_on, printed
 
 from abbe.studies import Comparison
-from abbe.views import TextTable, terminal
+from abbe.views import TextTable
 from abbe.words.names import BASELINE
 
 LONG = ("layers.0=topk:k=8; layers.3.heads.0,1=sparsemax", "layers.0=topk:k=8; layers.5.heads.0,1=sparsemax")
 THEMES = ("light", "dark")
-
-
-def charts_of(page: str) -> dict[str, Any]:
-    match = re.search(r'<script type="application/json" id="charts">(.*?)</script>', page, re.S)
-    assert match is not None
-    return json.loads(match.group(1))
-
-
-def shown(comparison: Comparison, columns: int = 80) -> str:
-    console = Console(width=columns, record=True, file=io.StringIO())
-    console.print(terminal(comparison))
-    return console.export_text()
 
 
 def table(comparison: Comparison, title: str, medium: str = "page") -> TextTable:
@@ -63,7 +50,7 @@ def test_the_page_tells_recommendation_rule_and_numbers() -> None:
 def test_the_terminal_starts_with_the_answer_and_leaves_the_rule_to_the_page() -> None:
     rows = [made.row(BASELINE), made.row("sparsemax"), made.row("topk:k=32")]
     comparison = made.comparison(rows)
-    text = shown(comparison)
+    text = printed(comparison)
     start = " ".join(text.split())
     assert start.index("helps this model") < start.index("By the rule") < start.index("Loss and time")
     for words in ("(softmax)", "sparsemax", "+90.6 %", "-20 %", "smaller capacity", "skipped: length 512"):
@@ -105,8 +92,8 @@ def test_sensitivities_between_jumps_are_marked() -> None:
     comparison = made.comparison()
     assert "†" not in cell(comparison, "Sensitivity", "entmax:alpha=1.5", "sensitivity over baseline")
     assert table(comparison, "Sensitivity").note.startswith("† excludes jumps")
-    assert "0.77 †" in shown(comparison)
-    rows = [row for rows in charts_of(comparison.to_html())["costs"]["datasets"].values() for row in rows]
+    assert "0.77 †" in printed(comparison)
+    rows = [row for rows in charts_on(comparison.to_html())["costs"]["datasets"].values() for row in rows]
     counted = {row["normalizer"]: row["counted"] for row in rows if "counted" in row}
     assert counted == {
         name: "only between its jumps" if name.startswith("top") else "everywhere" for name in made.NAMES
@@ -137,7 +124,7 @@ def test_needles_by_kind_and_by_length() -> None:
 
 
 def test_charts_hold_every_normalizer_in_both_themes() -> None:
-    charts = charts_of(made.comparison().to_html())
+    charts = charts_on(made.comparison().to_html())
     assert set(charts) == {"costs", "needles"}
     assert all({"light", "dark", "datasets"} <= set(chart) for chart in charts.values())
     rows = [row for rows in charts["costs"]["datasets"].values() for row in rows]
@@ -184,13 +171,13 @@ def test_long_names_are_short_in_charts_and_whole_in_tooltips_and_tables() -> No
     comparison = made.comparison([made.row(name) for name in (BASELINE, *LONG)])
     page = comparison.to_html()
     assert all(f"<td>{name}</td>" in page for name in LONG)
-    for chart in charts_of(page).values():
+    for chart in charts_on(page).values():
         rows = [row for rows in chart["datasets"].values() for row in rows]
         assert {row["full"] for row in rows if "full" in row} == {"baseline (softmax)", *LONG}
         assert {row["shown"] for row in rows if "shown" in row} - {"chance", "baseline"} == {
             "layers.0=topk…0,1=sparsemax", "layers.0=topk…0,1=sparsemax (2)"
         }  # fmt: skip
         assert '"field": "full"' in json.dumps(chart["light"])
-    text = shown(comparison)
+    text = printed(comparison)
     assert re.search(r"^ ?layers\.0=topk:k=8; +3\.21 +\+0\.31 % ", text, re.M)  # numbers keep their room
     assert re.search(r"^ ?layers\.3\.heads\.0,1", text, re.M)

@@ -2,29 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from chart_parts import printed
 from made_up_lift import made_up
-from rich.console import Console
-
-from abbe.studies import Lift
-from abbe.views import terminal
-
-
-def shown(result: Lift, columns: int = 80) -> str:
-    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
-    console.print(terminal(result))
-    return console.export_text()
 
 
 @pytest.mark.parametrize("goal", ["sparse", "retrieval"])
 def test_the_terminal_shows_what_was_tested_the_answer_first(goal: str) -> None:
-    text = shown(made_up(goal))
+    text = printed(made_up(goal))
     words = " ".join(text.split())
     wanted = "be made sparse" if goal == "sparse" else "find more pass keys"
     assert words.startswith(f"Can made-up {wanted} with another normalizer?")
@@ -85,4 +75,4 @@ def test_a_search_in_which_everything_was_learned_has_no_scan() -> None:
     learned = replace(result, scan=result.scan.clear())
     assert set(learned.view().charts("light")) == {"plans", "keys"}
     assert "Each group of layers alone" not in learned.to_html()
-    assert "plan" in shown(learned)
+    assert "plan" in printed(learned)
