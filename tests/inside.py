@@ -34,16 +34,16 @@ MODULES = {
     "normalizers_row_map": "abbe.normalizers._row_map",
     "calibrate_result": "abbe.studies._calibrate.result",
     "capacity_rules": "abbe.studies._capacity.rules",
-    "capacity_study": "abbe.studies._capacity.study",
     "compare_rules": "abbe.studies._compare.rules",
-    "compare_study": "abbe.studies._compare.study",
     "cost_study": "abbe.studies._cost",
+    "differences": "abbe.studies._diff.differences",
     "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
     "engine_fitting": "abbe.studies._shared.fitting",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",
+    "truncation": "abbe.studies._shared.truncation",
 }
 
 # Names by module; "a=b" is b, under a name that tells it from another b.
@@ -60,18 +60,8 @@ NAMES = {
     "abbe.models._plan": "for_heads",
     "abbe.models._session.call": "HARMLESS Keywords RawCall checked_mask read_keywords",
     "abbe.models._session.selfcheck": "check_finite own_attention relative_error",
-    "abbe.studies._diff.differences": "difference_table fitted_rows",
-    "abbe.studies._report.alternatives": "AlternativesReader alternatives_table alternatives_windows block_sums",
-    "abbe.studies._report.sample": (
-        "Heat SampleReader azimuths ball_of heat_codes heat_grid sample_positions sample_rows sample_window "
-        "token_texts weight_of"
-    ),
+    "abbe.studies._report.sample": "token_texts",
     "abbe.studies._reproduce.claims": "reproduce_judge=judge",
-    "abbe.studies._shared.fitting": "LayerRows RowReader fit learnable",
-    "abbe.studies._shared.truncation": (
-        "COARSE Curve EXACT Sizes bracket crossings engine_interval=interval least_whole next_size trace "
-        "truncated_rules"
-    ),
 }
 
 PLACES = {

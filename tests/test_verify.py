@@ -183,14 +183,6 @@ def test_a_counterexample_can_be_typed_in(seed: int) -> None:
     assert float(match[5]) == pytest.approx(claimed, rel=1e-4)
 
 
-def test_a_counterexample_is_short() -> None:
-    for name in ("spectral-paper", "theorem-1-random-paper", "theorem-1-root"):
-        (verdict,) = verify([name], FEW)
-        shown = verdict.counterexample.split(": measured")[0]
-        assert len(shown) < 120
-        assert all(len(f"{abs(value):g}") <= 4 for value in numbers(shown))
-
-
 def test_a_counterexample_with_vectors_can_be_typed_in() -> None:
     (verdict,) = verify(["theorem-1-random-paper"], FEW)
     keys, count, width = (
@@ -292,11 +284,6 @@ def test_mistakes_are_reported_in_one_line() -> None:
     with pytest.raises(abbe.AbbeError) as caught:
         verify(["zzz"])
     assert str(caught.value) == "unknown statement 'zzz'. `abbe verify --list` shows all"
-    for trials in (0, -5):
-        with pytest.raises(abbe.AbbeError, match=rf"^trials is {trials}, but must be a whole number"):
-            verify(["spectral"], trials)
-    with pytest.raises(abbe.AbbeError, match="seed"):
-        verify(["spectral"], 5, seed=10**30)
 
 
 def test_nothing_is_tried_before_all_names_are_known() -> None:

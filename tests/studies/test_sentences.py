@@ -1,4 +1,4 @@
-"""All sentences of a report on made-up runs, as a snapshot: verdicts, advice, answer, next steps, numbers, heads.
+"""All sentences of made-up reports, and what other studies say of planted numbers, as a snapshot.
 
 Other tests assert numbers, topics and heads; what a person reads stands in `sentences.txt`, every line once. After a
 change on purpose write it anew and read the difference: run this file with ABBE_UPDATE_SNAPSHOTS=1.
@@ -7,13 +7,17 @@ change on purpose write it anew and read the difference: run this file with ABBE
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import capacity_runs as of_capacity
+import made_up_calibration as of_calibration
 import polars as pl
 import pytest
+from compare_runs import ALONE, DEAR, FEWER, SPARSE, TWO, judged
+from inside import lift_rules
 from synthetic_run import MANIFEST, USUAL, alternatives, made_run
 
 from abbe.results import Run
@@ -52,7 +56,7 @@ def made(
     return Report.of(run, other, Sample(64, 0, (), (), (), (), loss, None if loss is None else 9.0))
 
 
-CASES: dict[str, Report] = {
+REPORTS: dict[str, Report] = {
     "healthy heads, with patterns": made([{}, SHARP | PATTERNS, {}, {}, SHARP], GAINING),
     "one head of every kind": made(
         [SINK, UNIFORM | FORCED, BLURRED, FADING, SHARP, {}],
@@ -68,6 +72,68 @@ CASES: dict[str, Report] = {
     "one window, one head, no loss": made([ONE_WINDOW], windows=1, loss=None, overall=ONE_WINDOW),
     "nothing measured": made([], overall=dict.fromkeys(USUAL), p_values={}),
 }
+
+
+def capacity_findings() -> Iterator[Finding]:
+    six = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    for shares in (of_capacity.UP, of_capacity.DOWN, of_capacity.MIXED, of_capacity.UP[:4], of_capacity.UP[:2]):
+        yield of_capacity.geometry(six[: len(shares)], shares)
+    yield of_capacity.geometry([1.0] * 3, of_capacity.UP[:3])
+    for ends in ((0.3, 0.7), (-0.2, 0.3), (0.7, 1.2), (1.2, 1.6), (-0.5, -0.1), (None, None)):
+        yield from of_capacity.growing(*ends)
+    yield from of_capacity.with_a_hole().findings
+    for numbers in ((1500, 1020.4, 2000), (61, 55, 170), (7.254, 0.52, 999.7), (1, None, None)):
+        for monotone in (True, False):
+            yield from of_capacity.written(*numbers, monotone)
+    for shares in ("UMMM UUUM", "UDMU", "MMME", "EEEE"):
+        for cells in shares.split():
+            known = {"U": of_capacity.UP, "D": of_capacity.DOWN, "M": of_capacity.MIXED, "E": of_capacity.EQUAL}
+            yield from of_capacity.of_cells(of_capacity.cells(*(known[cell] for cell in cells))).values()
+    for windows in (1, 2, 4, 5, 6):
+        yield of_capacity.layers_of(windows)
+
+
+def calibration_findings() -> Iterator[Finding]:
+    own, worse, twice, heads = (getattr(of_calibration, name) for name in ("OWN", "WORSE", "twice", "heads_with_zeros"))
+    same, less = [1.9, 2.3, 2.1], [1.0, 1.2, 1.1]
+    for stages in (
+        (own, worse, [2.1, 2.3, 2.2]), (own, worse, less), (own, same, less), (own, worse, [4.0, 4.2, 4.1]),
+        (own, worse, [2.9, 3.3, 3.1]), (own, worse, worse, own), (own, worse, own, worse), (own, worse, own, same),
+    ):  # fmt: skip
+        yield from twice(*stages)
+    yield from of_calibration.found(own, worse, own, same)  # three windows are too few
+    yield from of_calibration.found(own[:1], worse[:1], own[:1], level=0.9)
+    for tuned in (None, [0.3, 0.001]):
+        yield from of_calibration.found(heads=heads([0.9, 0.9], [0.0, 0.5], tuned))
+    for fitted in (("alpha", "t"), ("a.alpha",), ("a.t",)):
+        more = {"heads": of_calibration.UNDONE, "fitted": of_calibration.parameters(*fitted, heads=len(fitted))}
+        yield from twice(own, worse, own, **more)
+
+
+def recommendations() -> Iterator[Finding]:
+    planted: list[dict[str, Any]] = [
+        {"even": {}}, {"good": {"loss_change_high": -0.0001}}, {"sparse": SPARSE}, {"first": DEAR, "second": DEAR},
+        {"one": FEWER, "two": TWO, "later": TWO | {"loss": 3.01}},
+        {"two": TWO, "three": TWO | {"loss_change_high": -0.1, "loss": 3.3}},
+        {"few": SPARSE | {"active": 5.55, "active_high": 6.0}}, {"own": ALONE, "good": ALONE | FEWER, "windows": 1},
+        *({"good": FEWER, "windows": windows} for windows in range(2, 6)), {"good": FEWER, "windows": 7, "level": 0.99},
+    ]  # fmt: skip
+    for rows in planted:
+        yield judged(**rows)[1]
+
+
+def rules_of_a_search() -> Iterator[Finding]:
+    for goal, lengths in (("sparse", [512]), ("loss", [512]), ("retrieval", [512]), ("retrieval", [512, 2048])):
+        yield Finding(goal, "", lift_rules.rule_text(goal, 0.002, 0.95, lengths))
+
+
+FINDINGS: dict[str, Callable[[], Iterator[Finding]]] = {
+    "capacity": capacity_findings,
+    "calibration": calibration_findings,
+    "recommendation of a comparison": recommendations,
+    "rule of a search": rules_of_a_search,
+}
+CASES = [*REPORTS, *FINDINGS]
 
 
 def lines_of(report: Report) -> Iterator[str]:
@@ -104,8 +170,10 @@ def said() -> dict[str, str]:
     """What each case says that no case before it has said."""
     before: set[str] = set()
     new = {}
-    for case, report in CASES.items():
-        lines = list(dict.fromkeys(line for line in lines_of(report) if line not in before))
+    for case in CASES:
+        found = (line for one in FINDINGS.get(case, tuple)() for line in finding_lines("finding", one))
+        every = lines_of(REPORTS[case]) if case in REPORTS else found
+        lines = list(dict.fromkeys(line for line in every if line not in before))
         before |= set(lines)
         new[case] = "\n".join(lines)
     return new
@@ -126,4 +194,4 @@ def test_the_snapshot_holds_these_cases_and_no_others() -> None:
     if UPDATE:
         whole = "\n".join(f"== {case}\n{lines}\n" for case, lines in said().items())
         FILE.write_text(whole, encoding="utf-8")
-    assert list(stored()) == list(CASES)
+    assert list(stored()) == CASES

@@ -40,21 +40,6 @@ def test_a_folder_opens_as_what_was_measured(tmp_path: Path) -> None:
     assert copied.table.equals(result.table)
 
 
-def test_card_and_page(tmp_path: Path) -> None:
-    result = opened_with_name(tmp_path, "<b>model</b>")
-    for drawn in (result._repr_html_(), result.to_html(tmp_path / "watch.html")):
-        assert "steps read" in drawn
-        assert "&lt;b&gt;model" in drawn
-        assert "<b>model" not in drawn
-
-
-def opened_with_name(tmp_path: Path, name: str) -> Training:
-    network = gpt2(dropout=0.0)
-    network.config._name_or_path = name
-    watched(network, 1, folder=tmp_path / "run")
-    return opened(tmp_path / "run")
-
-
 def test_a_folder_can_be_opened_while_the_run_goes_on(tmp_path: Path) -> None:
     network = gpt2(dropout=0.0)
     with abbe.Monitor(network, every=1, folder=tmp_path) as monitor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -23,7 +22,7 @@ from polars.testing import assert_frame_equal
 
 import abbe
 from abbe.lab import experiments
-from abbe.lab.run import _clean_start, train, train_all, usual_workers
+from abbe.lab.run import _clean_start, train_all, usual_workers
 from abbe.runs import study as runs_study
 
 SHORT: dict[str, Any] = {
@@ -66,63 +65,9 @@ def whole(finished: Path) -> abbe.Experiment:
     return opened
 
 
-def test_files_are_those_that_are_declared(finished: Path) -> None:
-    frames = {name: frame.file or f"{name}.csv" for name, frame in abbe.Experiment.frames().items()}
-    there = {path.name + "/" * path.is_dir() for path in finished.iterdir() if path.name[0] != "."}
-    assert there == {"manifest.json", "train.json", *frames.values(), *abbe.Experiment.files}
-
-
-def parts(folder: Path) -> dict[Path, int]:
-    return {path: path.stat().st_mtime_ns for path in sorted((folder / "runs").glob("*.json"))}
-
-
-@pytest.mark.slow
-def test_stopped_and_resumed_is_as_uninterrupted(
-    whole: abbe.Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = []
-
-    def stopped(*given: Any, **named: Any) -> dict[str, Any]:
-        calls.append(given)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return train(*given, **named)
-
-    monkeypatch.setattr(experiments, "_estimate", lambda task, left, device: dict.fromkeys(SHORT["normalizers"], 0.0))
-    monkeypatch.setattr(experiments, "train", stopped)
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path)
-    before = parts(tmp_path)
-    assert len(before) == 2
-    with pytest.raises(abbe.AbbeError):
-        abbe.open(tmp_path)
-    again = run(tmp_path)
-    assert len(calls) == 3 + 2  # only what was not finished
-    assert before.items() <= parts(tmp_path).items()
-    same(again, whole)
-    opened = abbe.open(tmp_path)
-    assert isinstance(opened, abbe.Experiment)
-    same(opened, whole)
-
-
-def test_a_damaged_part_is_trained_again_with_a_line(
-    finished: Path, whole: abbe.Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
-    damaged = next(iter(parts(tmp_path)))
-    content = bytearray(damaged.read_bytes())
-    content[len(content) // 2] ^= 1
-    damaged.write_bytes(content)
-    capsys.readouterr()
-    again = run(tmp_path, progress=True)
-    assert f"{damaged.name}" in capsys.readouterr().err
-    assert len(again.manifest["measured_again"]) == 1
-    same(again, whole)
-
-
 @pytest.mark.parametrize(
     ("changed", "named"),
-    [({"seeds": 3}, "seeds"), ({"steps": 11}, "steps"), ({"rates": 0.01}, "rates"), ({"task": "mqar"}, "task")],
+    [({"steps": 11}, "steps"), ({"rates": 0.01}, "rates"), ({"task": "mqar"}, "task")],
 )
 def test_other_settings_are_refused_by_name(changed: dict[str, Any], named: str, finished: Path) -> None:
     with pytest.raises(abbe.AbbeError, match=rf"holds another run \(different: .*{named}.*\): name a new folder"):
@@ -158,15 +103,6 @@ def test_an_accelerator_has_one_worker_unless_more_are_asked_for(monkeypatch: py
             run(workers=workers, device="cuda:1")
     assert asked == [(1, torch.device("cuda:1")), (3, torch.device("cuda:1"))]
     assert usual_workers() == usual_workers(torch.device("cpu")) >= 1
-
-
-def test_a_finished_folder_gives_the_same_without_training(
-    finished: Path, whole: abbe.Experiment, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(experiments, "train", lambda *_, **__: pytest.fail("it was trained before"))
-    same(run(finished), whole)
-    assert whole.experiment == "recall"
-    assert whole.manifest["settings"]["seeds"] == [0, 1]
 
 
 def test_every_run_and_seed_has_a_row(whole: abbe.Experiment) -> None:

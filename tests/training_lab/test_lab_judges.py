@@ -38,7 +38,6 @@ def test_softmax_that_decays_as_published() -> None:
     assert finding.numbers["apart"] == pytest.approx(0.0, abs=1e-12)
     assert finding.numbers["accuracy_256"] == pytest.approx(0.813)
     assert finding.numbers["published_256"] == 0.813
-    assert "16,384 items 12.4 %" in finding.sentence
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,6 @@ def test_at_equal_rates_what_a_rate_gains_is_not_credited_to_a_normalizer() -> N
     for rate, own in (("0.1", 0.5288), ("1", 0.6288)):
         assert equal.numbers[f"softmax@{rate}"] == pytest.approx(own)
         assert equal.numbers[f"ssmax@{rate}"] == pytest.approx(0.01)
-    assert "at 0.1 ssmax +1; at 1 ssmax +1." in equal.sentence
 
 
 def test_longer_sets_are_compared_by_seed() -> None:
@@ -144,7 +142,6 @@ def test_normalizers_against_softmax() -> None:
         assert unit in finding.sentence
         expected = "ssmax better, topk:k=4 worse" if judge is judge_loss else "ssmax better, topk:k=4, relu worse"
         assert finding.numbers["verdict"] == expected
-    assert "relu has no finite one" in finding.sentence
     assert finding.numbers["ssmax"] == pytest.approx(-0.19666667)
 
 
@@ -165,7 +162,6 @@ def test_sensitivity_to_the_rate() -> None:
     finding = by_topic(judge_accuracy, *made)["sensitivity to the rate"]
     assert finding.numbers["softmax"] == pytest.approx(2 / 3 * (3.25 - 0.75))
     assert finding.numbers["ssmax"] == pytest.approx(-2 / 3 * (3.25 - 0.75))
-    assert "ssmax (lower)" in finding.sentence
     assert finding.numbers["at_edge"] == "ssmax"
 
 
@@ -245,7 +241,6 @@ def test_low_temperature_may_only_be_slower() -> None:
     slow[4] = (0.99, slow[4][1] | {"half_step": 30})
     finding = judged(trained(slow))[LOW]
     assert finding.numbers["verdict"] == "holds, by scale alone"
-    assert "3.0 times the steps" in finding.sentence
 
 
 def test_seeds_that_differ_too_much_do_not_tell() -> None:
@@ -270,7 +265,6 @@ def test_seeds_that_never_get_there_count_as_slow() -> None:
     rows = made.table.with_columns(pl.when(never).then(None).otherwise("half_step").alias("half_step"))
     finding = judged(replace(made, table=rows))[LOW]
     assert finding.numbers["verdict"] == "holds, by scale alone"
-    assert "the loss never halves" in finding.sentence
 
 
 def test_nothing_is_judged_without_a_baseline_that_learned() -> None:

@@ -13,11 +13,8 @@ from abbe.studies import train_length, train_recall, train_temperature, train_te
 QUIET: dict[str, Any] = {"progress": False, "workers": 1}
 CASES: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
     (train_temperature, {"temperatures": 0}, r"temperature is '0', but must be a number > 0"),
-    (train_temperature, {"temperatures": [-1.0]}, r"temperature is '-1.0', but must be a number > 0"),
     (train_temperature, {"task": "chess"}, r"no task 'chess': choose one of recall, mqar, maximum, text"),
-    (train_temperature, {"temperatures": "steep:1:2"}, r"temperature is 'steep:1:2', but must be"),
     (train_recall, {"temperature": 0}, r"temperature is '0', but must be a number > 0"),
-    (train_recall, {"temperature": "linear:1"}, r"temperature is 'linear:1', but must be"),
     (train_recall, {"task": "maximum"}, r"no recall task 'maximum': choose one of recall, mqar"),
     (train_recall, {"optimizers": "adagrad"}, r"no optimizer 'adagrad': choose one of sgd, adamw, muon"),
     (train_recall, {"normalizers": "softmx"}, r"softmx"),

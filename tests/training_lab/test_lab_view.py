@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import math
 from dataclasses import replace
@@ -11,14 +10,13 @@ from typing import Any
 
 import polars as pl
 import pytest
-from chart_parts import drawn, layer_rows, one_panel
+from chart_parts import charts_of, drawn, layer_rows, one_panel, printed
 from lab_cases import LENGTHS, made_up
 from page_in_browser import PHONE, WIDE, needs_browser, opener
-from rich.console import Console
 
 import abbe
 from abbe.lab import Experiment
-from abbe.views import card, terminal
+from abbe.views import card
 
 COMPARED: dict[str, Any] = {"temperatures": ("1",), "optimizers": ("adamw",), "qk_norm": False}
 ALONE: dict[str, Any] = {
@@ -35,18 +33,6 @@ def temperature() -> Experiment:
 @pytest.fixture(scope="module")
 def charts(temperature: Experiment) -> dict[str, Any]:
     return charts_of(temperature)
-
-
-def charts_of(experiment: Experiment, theme: Any = "light") -> dict[str, Any]:
-    drawn_by = experiment.view().charts
-    assert drawn_by is not None
-    return dict(drawn_by(theme))
-
-
-def printed(experiment: Experiment, columns: int = 100) -> str:
-    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
-    console.print(terminal(experiment))
-    return console.export_text()
 
 
 def rows_drawn(chart: dict[str, Any], title: str, mark: str = "point") -> list[list[dict[str, Any]]]:
@@ -129,7 +115,7 @@ def test_lengths_stand_beside_what_was_published() -> None:
     assert published == {16: 0.986, 64: 0.943, 256: 0.813, 1024: 0.538, 4096: 0.226, 16384: 0.124}
     seeds = rows_drawn(chart, "softmax")[0]
     assert len(seeds) == 3 * len(LENGTHS)
-    said = printed(experiment)
+    said = printed(experiment, 100)
     assert "softmax, published" in said
     assert "98.6 %" in said
     assert "16,384" in said
@@ -180,17 +166,17 @@ def test_without_failures_there_is_nothing_to_warn_of() -> None:
     experiment = made_up(fails=False, normalizers=("softmax",), optimizers=("sgd",))
     assert experiment.warnings.is_empty()
     assert "warning" not in charts_of(experiment)
-    assert "Early warning" not in printed(experiment)
+    assert "Early warning" not in printed(experiment, 100)
 
 
 def test_the_terminal_says_statements_first(temperature: Experiment) -> None:
-    said = printed(temperature)
+    said = printed(temperature, 100)
     assert said.index("Is low temperature hard") < said.index("Low <b>temperature</b>") < said.index("Accuracy at")
     for words in ("T 0.01 control", "SGD, softmax", "logit above 100", "entropy, risen", "@ 0.01"):
         assert words in said
     assert said.index("T 1") < said.index("T 0.1") < said.index("T 0.01")
     assert "…" not in printed(temperature, 80)
-    assert "control:" not in printed(made_up(**ALONE))  # where there is none
+    assert "control:" not in printed(made_up(**ALONE), 100)  # where there is none
 
 
 def test_the_page_escapes_what_it_is_given_and_folds_the_rules(tmp_path: Path) -> None:
@@ -218,7 +204,7 @@ def test_a_saved_experiment_has_the_same_page(temperature: Experiment, charts: d
     opened = abbe.open(folder)
     assert isinstance(opened, Experiment)
     same = replace(opened, manifest=temperature.manifest)
-    assert printed(same) == printed(temperature)
+    assert printed(same, 100) == printed(temperature, 100)
     assert charts_of(same) == charts
 
 

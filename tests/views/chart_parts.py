@@ -1,14 +1,18 @@
-"""Looking into charts: their panels, layers and rows."""
+"""Looking at results: their words in a terminal, and the panels, layers and rows of their charts."""
 
 from __future__ import annotations
 
+import io
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import vl_convert
+from rich.console import Console
 
+from abbe.views import terminal
 from abbe.views.html import vega_lite_version
 
 FILLED = {
@@ -29,6 +33,23 @@ PANELS = {
     "gradient": ["sensitivity, worst direction, L = 1024", "temperature below which a head is fragile"],
     "alternatives": ["separable weight, against what it changes", "gain"],
 }
+
+
+def printed(result: Any, columns: int = 80) -> str:
+    """As a terminal of this width shows it."""
+    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
+    console.print(terminal(result))
+    return console.export_text()
+
+
+def charts_of(result: Any, theme: str = "light") -> dict[str, Any]:
+    return dict(result.view().charts(theme))
+
+
+def charts_on(page: str) -> dict[str, Any]:
+    """The charts that a page holds, by name, each for both themes."""
+    (content,) = re.findall(r'<script type="application/json" id="charts">(.*?)</script>', page, re.DOTALL)
+    return dict(json.loads(content))
 
 
 def parts(spec: Any) -> Iterator[dict[str, Any]]:

@@ -166,5 +166,4 @@ def reproduction(**changes: Any) -> Reproduction:
 
 def chart(figure: Figure, theme: Any = "light") -> dict[str, Any]:
     """One figure as the result draws it."""
-    charts: Any = reproduction(figures={figure.name: figure}).view().charts
-    return dict(charts(theme)[f"figure-{figure.name}"])
+    return dict(reproduction(figures={figure.name: figure}).view().charts(theme)[f"figure-{figure.name}"])

@@ -1,12 +1,17 @@
-"""A calibration of made-up numbers."""
+"""Calibrations of made-up numbers, and what is found in them."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import polars as pl
 from inside import calibrate_result
 
 from abbe.results import Estimate
 from abbe.studies import Calibration
+from abbe.words.finding import Finding
+
+OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
 
 
 def made_up(tuned: bool) -> Calibration:
@@ -21,7 +26,43 @@ def made_up(tuned: bool) -> Calibration:
     stages = ("baseline", "swapped", "calibrated", "fine-tuned")[: 3 + tuned]
     losses = tuple(calibrate_result.StageLoss(stage, interval, interval, interval) for stage in stages)
     manifest = {"model": {"name": "made-up"}, "skipped": []}
-    parameters = Calibration.frame("parameters").of([])
-    return Calibration(
-        spec="sparsemax", losses=losses, table=heads, parameters=parameters, findings=(), manifest=manifest
-    )
+    none = Calibration.frame("parameters").of([])
+    return Calibration(spec="sparsemax", losses=losses, table=heads, parameters=none, findings=(), manifest=manifest)
+
+
+def found(
+    *stages: list[float], level: float = 0.95, heads: pl.DataFrame | None = None, fitted: pl.DataFrame | None = None
+) -> tuple[Finding, ...]:
+    """With these losses by window: own, swapped, calibrated, and perhaps fine-tuned."""
+    names = ("baseline", "swapped", "calibrated", "fine-tuned")
+    settings = SimpleNamespace(level=level, resamples=200, seed=0)
+    losses = calibrate_result.stage_losses(dict(zip(names, stages, strict=False)), settings) if stages else ()
+    heads = heads_with_zeros([0.5], [0.4]) if heads is None else heads
+    windows, fitted = len(stages[0]) if stages else 3, parameters("t") if fitted is None else fitted
+    said: tuple[Finding, ...] = calibrate_result.calibration_findings(losses, heads, fitted, windows, level)
+    return said
+
+
+def twice(*stages: list[float], **more: pl.DataFrame) -> tuple[Finding, ...]:
+    """Each list taken twice: six windows are enough for 95 %."""
+    return found(*(losses * 2 for losses in stages), **more)
+
+
+def heads_with_zeros(before: list[float], after: list[float], tuned: list[float] | None = None) -> pl.DataFrame:
+    count = len(before)
+    numbers = {"energy": [1.0, 3.0][:count], "error_before": [0.4, 0.2][:count], "error_after": [0.2, 0.0][:count]}
+    places = {"layer": [0] * count, "name": ["a"] * count, "head": list(range(count)), "spec": ["x"] * count}
+    last = {"error_tuned": [0.6, 0.2][:count] if tuned else [None] * count, "zeros_tuned": tuned or [None] * count}
+    columns = places | numbers | last | {"zeros_before": before, "zeros_after": after}
+    return pl.DataFrame(columns, Calibration.frame().schema)
+
+
+def parameters(*names: str, heads: int = 2) -> pl.DataFrame:
+    """Of some heads, which went from 1.5 to 1 and 1.02."""
+    rows = [(0, head, name, 1.5, 1 + head / 50) for head in range(heads) for name in names]
+    return Calibration.frame("parameters").of(rows)
+
+
+# Both heads have become softmax again; with `ALREADY` they were so before.
+UNDONE = heads_with_zeros([0.9, 0.7], [0.0, 0.2]).with_columns(error_after=pl.Series([1e-9, 1e-5]))
+ALREADY = UNDONE.with_columns(error_before=pl.Series([2e-9, 2e-5]))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
-import torch
-from inside import Heat, heat_codes, heat_grid
-from unpacked_page import unpacked
+from parsed_page import unpacked
 
 from abbe.results import SCHEMA
 from abbe.studies import Ball, HeadVerdict, Report, Sample, SampleRow
@@ -103,20 +103,21 @@ def sample(
             rows.append(
                 SampleRow(layer, head, query, tuple(map(int, chosen[:most])), tuple(map(float, weights)), balls)
             )
-    return Sample(
-        len(texts), 0, texts, tuple(sizes), tuple(positions), tuple(rows), 3.0, 9.0, heat(places, len(texts), random)
-    )
+    made = Sample(len(texts), 0, texts, tuple(sizes), tuple(positions), tuple(rows), 3.0, 9.0)
+    stored = json.loads(json.dumps(made.as_json())) | {"heat": heat(places, len(texts), random)}
+    return replace(made, heat=Sample.from_json(stored).heat)
 
 
-def heat(places: Sequence[tuple[int, int]], length: int, random: np.random.Generator) -> Heat:
-    """Causal weights that fall off towards the first key, a little different in every head."""
-    queries, edges = heat_grid(length, len(places))
-    maps = {}
+def heat(places: Sequence[tuple[int, int]], length: int, random: np.random.Generator) -> dict[str, Any]:
+    """Causal weights that fall off towards the first key, a little different in every head; as a folder keeps them."""
+    side = min(length, 64)
+    edges = [length * i // side for i in range(side + 1)]
+    later = np.arange(side)[None, :] > np.arange(side)[:, None]
+    maps = []
     for place in places:
-        weights = torch.from_numpy(random.exponential(1.0, (1, len(queries), length)) ** 4)
-        weights = weights * (torch.arange(length) <= torch.tensor(queries)[:, None])
-        (maps[place],) = heat_codes(weights / weights.sum(-1, keepdim=True).clamp(min=1e-9), edges)
-    return Heat(queries, edges, maps)
+        codes = np.where(later, 0, random.integers(1, 256, (side, side))).astype(np.uint8)
+        maps.append((*place, base64.b64encode(codes.tobytes()).decode()))
+    return {"queries": [edge - 1 for edge in edges[1:]], "edges": edges, "heads": maps}
 
 
 def _ball(random: np.random.Generator, size: int, others: np.ndarray[Any, Any]) -> Ball:

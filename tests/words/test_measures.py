@@ -1,4 +1,4 @@
-"""One registry of measures: each has a name for people, and high and low are explained."""
+"""One registry of measures, each explained for people; and what is said about the precision of a model."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import polars as pl
 import pytest
 
 from abbe.measures import GROUPS, MeasureInfo, list_measures, list_tests
+from abbe.words.manifest import precision_of
 from abbe.words.measures import glossary, measure_words, measures_of, without_temperature
 
 ALL = (*list_measures(), *list_tests())
@@ -49,3 +50,15 @@ def test_every_measure_of_a_table_is_in_the_glossary_once() -> None:
     assert [without_temperature(name) for name in names[1:4]] == [
         ("entropy", None), ("sensitivity_worst_mean", 1.0), ("sensitivity_worst_mean", 0.5),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("model", [{}, {"dtype": None}, {"dtype": "float32"}, {"dtype": "float64"}])
+def test_full_precision_and_older_folders_say_nothing(model: dict[str, object]) -> None:
+    assert precision_of({"model": model}) == ""
+
+
+def test_less_is_one_sentence_that_says_where_its_cost_stands() -> None:
+    words = precision_of({"model": {"dtype": "float16+int8 (bitsandbytes)"}})
+    assert words.startswith("The weights are float16+int8 (bitsandbytes), less than float32: ")
+    assert "docs/explanation/precision.md" in words
+    assert words.count(". ") == 0

@@ -6,56 +6,21 @@ import math
 from typing import Any
 
 import numpy as np
-import planted_capacity
-import polars as pl
 import pytest
 import scipy.stats
 import torch
 from capacity_runs import QUICK, WAYS, asked, curve_of, made, model_row, rows_of
 from hypothesis import given
 from hypothesis import strategies as st
-from inside import (
-    COARSE,
-    EXACT,
-    Curve,
-    Sizes,
-    bracket,
-    capacity_rules,
-    crossings,
-    expanded_tail,
-    least_whole,
-    next_size,
-)
-from inside import engine_interval as interval
+from inside import capacity_rules, expanded_tail, truncation
 
 import abbe
 from abbe.models import windows as cut_windows
 from abbe.runs.loss import window_losses
 from abbe.studies import capacity
 
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("needed", [1, 2, 5, 7, 8, 11])
-def test_a_planted_set_size_is_found(needed: int) -> None:
-    result = capacity(planted_capacity.model(needed), planted_capacity.TEXT, layers=False, **QUICK)
-    assert result.table.height == 8  # 2 lengths, 2 ways, 2 taus
-    assert set(result.table["capacity"]) == set(result.table["low"]) == set(result.table["high"]) == {needed}
-    assert result.table["monotone"].all()
-    assert set(result.table["first"]) == {needed}
-    for row in result.growth.iter_rows(named=True):
-        curve = result.curve.filter(way=row["way"])
-        places = [crossing_by_hand(curve.filter(length=length), needed, row["tau"]) for length in QUICK["lengths"]]
-        slope = np.polyfit(np.log(QUICK["lengths"]), np.log(places), 1)[0]
-        assert row["exponent"] == pytest.approx(slope, abs=1e-9)
-    assert result.correlation.height == 0
-
-
-def crossing_by_hand(curve: pl.DataFrame, needed: int, tau: float) -> float:
-    """Between needed - 1, which fails, and needed, on a straight line over ln N."""
-    if needed == 1:
-        return 1.0
-    above, below = (curve.filter(n=n)["rise"].item() for n in (needed - 1, needed))
-    return math.exp(math.log(needed - 1) + (above - tau) / (above - below) * math.log(needed / (needed - 1)))
+COARSE, EXACT, Curve, Sizes = truncation.COARSE, truncation.EXACT, truncation.Curve, truncation.Sizes
+bracket, crossings, interval = truncation.bracket, truncation.crossings, truncation.interval
 
 
 def every_rise(model: abbe.LoadedModel, length: int, way: str) -> np.ndarray:
@@ -98,7 +63,7 @@ def test_monotone_rises_are_searched_exactly(drops: list[float], taus: list[floa
         crossing = crossings(
             torch.tensor([*(rises[n] for n in sizes), 0.0], dtype=torch.float64), [*sizes, untouched], tau
         )
-        assert float(least_whole(crossing)) == least
+        assert float(truncation.least_whole(crossing)) == least
         assert curve_through(rises, untouched).first(tau) == least
 
 
@@ -143,7 +108,7 @@ def test_the_first_that_holds_stands_beside_the_least() -> None:
 
 def searched(curve: list[float], taus: list[float], sizes: Sizes) -> dict[int, float]:
     rises: dict[int, float] = {}
-    while (n := next_size(rises, taus, sizes)) is not None:
+    while (n := truncation.next_size(rises, taus, sizes)) is not None:
         assert n not in rises
         rises[n] = curve[n - 1]
     return rises
@@ -211,24 +176,6 @@ def test_the_interval_is_that_of_resampled_pairs() -> None:
     assert row["low"] < row["capacity"] < row["high"]
 
 
-@pytest.mark.parametrize(
-    ("resampled", "level", "ends"),
-    [
-        ([4, 5], 0.5, (4, 5)),  # percentiles 4.2 and 4.8
-        ([2, 4, 7, 9], 0.8, (2, 9)),  # 2.3 and 8.7
-        ([1, 2, 3, 4, 5], 0.5, (1, 5)),  # 1.8 and 4.2
-        ([1, 2, 3, 4, 5], 0.2, (2, 4)),  # 2.5 and 3.5
-        ([6, 6, 6], 0.9, (6, 6)),
-    ],
-)
-def test_ends_of_whole_numbers_are_whole_and_outside(
-    resampled: list[float], level: float, ends: tuple[float, float]
-) -> None:
-    assert interval(torch.tensor(resampled).double(), level, 5, whole=True) == ends
-    tail = expanded_tail(5, level)
-    assert ends == (math.floor(np.quantile(resampled, tail)), math.ceil(np.quantile(resampled, 1 - tail)))
-
-
 def test_the_last_digit_does_not_widen_an_interval() -> None:
     tail = expanded_tail(5, 0.9)
     places = 50 + (torch.arange(1001).double() - 1000 * tail)  # the lower percentile is 50, but for rounding
@@ -244,18 +191,6 @@ def test_one_window_has_no_interval() -> None:
     for table in (result.table, result.curve, result.growth):
         assert table["low"].is_null().all()
         assert table["high"].is_null().all()
-
-
-def test_growth_of_a_power_law() -> None:
-    lengths = [64, 128, 256]
-    exponent = capacity_rules.growth_exponent(torch.tensor([[4.0, 8.0, 16.0], [7.0, 7.0, 7.0]]), lengths)
-    assert exponent.tolist() == pytest.approx([1.0, 0.0])
-    slope = scipy.stats.linregress(np.log(lengths), np.log([3, 9, 11])).slope
-    assert float(capacity_rules.growth_exponent(torch.tensor([3.0, 9.0, 11.0]), lengths)) == pytest.approx(slope)
-    curves = [curve_of([0.05 * length**0.5] * 3, length) for length in (64, 256)]
-    table = capacity_rules.growth_table(curves, 2, asked(lengths=(64, 256), ways=("deletion",), taus=[0.05]))
-    assert table.rows() == [(None, "deletion", 0.05, 0.05, *[pytest.approx(0.5)] * 3, 2)]
-    assert capacity_rules.growth_table(curves[:1], 2, asked(ways=("deletion",))).height == 0
 
 
 def slope_for(crossing: float, allowed: float = 0.05) -> float:

@@ -8,17 +8,18 @@ from typing import Any
 
 import polars as pl
 import pytest
+import tiny_models
 import tiny_runs
-from compare_runs import QUICK, Counted, counted, made, row, word_model
+from compare_runs import QUICK, counted, made, row, word_model
 from inside import compare_rules
-from inside import compare_study as study
 from needle_models import TEXT
+from rich.console import Console
 
 import abbe
-from abbe.models import swap
+from abbe.models import swap, wrap
 from abbe.models import windows as cut_windows
 from abbe.runs.loss import window_losses
-from abbe.runs.watch import Stages
+from abbe.runs.watch import Stages, Watch
 from abbe.studies import Comparison, compare
 from abbe.words.names import BASELINE
 
@@ -87,32 +88,6 @@ def test_every_kind_of_causal_model(family: str) -> None:
     assert len(result.manifest["skipped"]) == 2
 
 
-def test_every_normalizer_answers_the_same_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[list[Any]] = []
-
-    def right_from(start: int, prompts: list[Any]) -> list[float]:
-        return [1.0 if place >= start else -1.0 for place in range(len(prompts))]
-
-    def margins(_model: object, prompts: list[Any], on_batch: object = None) -> list[float]:
-        if on_batch is None:  # only timed, for the announced cost
-            return []
-        seen.append(prompts)
-        return right_from((8, 2, 8)[len(seen) - 1], prompts)
-
-    monkeypatch.setattr(study, "margins", margins)
-    result = made()
-    count = len(seen[0])
-    assert count > 8
-    assert all(one is other for prompts in seen for one, other in zip(prompts, seen[0], strict=True))
-    assert row(result, "sparsemax")["needle_gain"] == pytest.approx(6 / count)
-    low, high = 2 * 0.025 ** (1 / 6) - 1, 1.0  # all six changed answers are gains
-    ends = [row(result, "sparsemax")[f"needle_gain_{end}"] for end in ("low", "high")]
-    assert ends == pytest.approx([low * 6 / count, high * 6 / count])
-    assert row(result, "topk:k=2")["needle_gain"] == 0
-    assert row(result, "topk:k=2")["needle_gain_low"] is None
-    assert result.judgements["retrieves"].to_list() == [True, False]
-
-
 def test_one_window_has_no_intervals_and_proves_nothing() -> None:
     result = made(windows=1)
     assert result.table["loss_low"].is_null().all()
@@ -123,17 +98,31 @@ def test_one_window_has_no_intervals_and_proves_nothing() -> None:
 
 def test_the_bar_ends_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a fresh run, of one that is resumed, and whatever number of sizes the search of the capacity tries."""
-    bars = counted(monkeypatch)
-    for _ in range(2):
-        made(normalizers="sparsemax", calibrate=True, folder=tmp_path)
-    assert all(bar.done == bar.expected for bar in bars)  # that of the calibration, too
-    assert bars[0].expected == bars[-1].expected
-    assert bars[0].expected > 3 * 3 * 4
-    stages = Stages(bar := Counted(), {"short": 2, "long": 3})
+    bars = counted(monkeypatch, 2, lambda: made(normalizers="sparsemax", calibrate=True, folder=tmp_path))
+    assert bars == [(bars[0][0],) * 2] * 2
+    assert bars[0][0] > 3 * 3 * 4
+    watch = Watch(Console(quiet=True))
+    (bar,) = counted(monkeypatch, 1, lambda: stages_of(watch))
+    assert bar == (5, 5)
+
+
+def stages_of(watch: Watch) -> None:
+    stages = Stages(watch, {"short": 2, "long": 3})
     for stage in ("short",) * 5 + ("long",):  # a guess too low, and one too high
         stages.step(stage, "a pass")
     stages.end("long")
-    assert bar.done == bar.expected == 5
+
+
+@pytest.mark.parametrize(
+    ("context", "length", "lengths"),
+    [(1024, 512, [128, 256, 512, 1024]), (700, 512, [128, 256, 512]), (64, 40, [40])],
+)
+def test_lengths_of_needles(context: int, length: int, lengths: list[int], tmp_path: Path) -> None:
+    network = tiny_models.gpt2(vocab_size=256, n_positions=context, n_layer=1)
+    model = wrap(network, tiny_models.byte_tokenizer(context), "tiny")
+    options: dict[str, Any] = {"length": length, "folder": tmp_path, "windows": 1, "progress": False}
+    settings = tiny_runs.claimed(model, tmp_path, lambda: compare(model, TEXT, **options))
+    assert settings["needle_lengths"] == lengths
 
 
 # -- A folder ---------------------------------------------------------------------------------------------------------
@@ -159,9 +148,6 @@ def test_a_comparison_with_prompts_of_another_form_is_refused(tmp_path: Path, mo
         ({"length": 65}, "window length 65 is above the model's context of 64"),
         ({"needle_lengths": [65]}, "needle length 65 is above the model's context of 64"),
         ({"needle_lengths": [32, 16]}, "needle_lengths must be whole numbers from 1 in rising order"),
-        ({"prompts": 0}, "prompts is 0, but must be a whole number >= 1"),
-        ({"tau": 0.0}, "tau is 0.0, but must lie between 0 and 1"),
-        ({"queries": 0}, "queries is 0"),
     ],
 )
 def test_refusals(options: dict[str, Any], words: str) -> None:
@@ -173,10 +159,3 @@ def test_refusals(options: dict[str, Any], words: str) -> None:
 def test_a_model_without_a_loss_is_refused(family: str) -> None:
     with pytest.raises(abbe.AbbeError, match="comparing normalizers needs a causal language model"):
         compare(tiny_runs.model(family), tiny_runs.TEXT, **QUICK)
-
-
-def test_lengths_of_needles() -> None:
-    assert study.needle_lengths_for(512, None, 1024) == (128, 256, 512, 1024)
-    assert study.needle_lengths_for(512, None, 700) == (128, 256, 512)
-    assert study.needle_lengths_for(40, None, 64) == (40,)
-    assert study.needle_lengths_for(2048, None, None) == (128, 256, 512, 1024, 2048)

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from compare_runs import QUICK, made, row, word_model
-from inside import compare_study as study
-from inside import prompts, truncated_rules
+from inside import truncation
 from needle_models import TEXT
 
 import abbe
@@ -56,7 +55,7 @@ def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
 
 def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
     """Also where only the largest weights are kept: all of them are softmax with the others left out."""
-    rules = list(truncated_rules(word_model(), "layers.1=sparsemax", 3).values())
+    rules = list(truncation.truncated_rules(word_model(), "layers.1=sparsemax", 3).values())
     assert str(rules[0]) == "topk:k=3"
     assert (str(rules[1].inner), rules[1].keep) == ("sparsemax", 3)
 
@@ -98,12 +97,6 @@ def test_an_instance_is_refused_with_what_to_give_instead(wrapped: Any) -> None:
 # -- Calibrated -------------------------------------------------------------------------------------------------------
 
 
-def test_halves_share_no_word() -> None:
-    first, second = study.halves(abbe.Text("book", "aa bb cc ddd ee"))
-    assert (first.content, second.content) == ("aa bb cc", " ddd ee")
-    assert (first.name, second.name) == ("book, first half", "book, second half")
-
-
 def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, abbe.Text]] = []
 
@@ -126,38 +119,28 @@ def test_calibrated_alternatives_stand_beside_the_plain_ones(monkeypatch: pytest
     assert [spec for spec, _ in asked] == ["sparsemax", "topk:k=2"]
     assert row(comparison, "sparsemax")["sensitivity_theory"] is not None
     assert one["sensitivity_theory"] is None
-    assert asked[0][1].content == study.halves(TEXT)[0].content
+    first = asked[0][1]
+    assert first.name == "words, first half"
+    assert TEXT.content.startswith(first.content)
+    assert TEXT.content[len(first.content)] == " "  # no word is cut
+    assert len(first.content) == pytest.approx(len(TEXT.content) / 2, abs=8)
     reasons = [why for why in comparison.manifest["skipped"] if "too little" in why]
     assert reasons == [f"{spec}, calibrated: too little of {spec}" for spec in ("sparsemax", "topk:k=2")]
 
 
-def test_nothing_that_is_compared_was_seen_by_the_calibration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_that_is_compared_was_seen_by_the_calibration() -> None:
     """Windows and prompts are of the second half; their places are those in the whole text."""
-    read: list[abbe.Text] = []
-    cut: list[Any] = []
-
-    def windows_for(model: Any, text: abbe.Text, *args: Any) -> Any:
-        read.append(text)
-        cut.extend(original(model, text, *args))
-        return original(model, text, *args)
-
-    class Maker(prompts.PromptMaker):
-        def __init__(self, tokenizer: Any, text: abbe.Text, seed: int) -> None:
-            read.append(text)
-            super().__init__(tokenizer, text, seed)
-
-    original = study.windows_for
-    monkeypatch.setattr(study, "windows_for", windows_for)
-    monkeypatch.setattr(study, "PromptMaker", Maker)
     text = abbe.Text(TEXT.name, TEXT.content[:2400])  # too short for so many windows
-    comparison = compare(word_model(), text, **(QUICK | {"calibrate": True, "normalizers": "sparsemax", "windows": 8}))
-    first, second = study.halves(text)
-    assert [text.content for text in read] == [second.content] * 2
-    tokenizer = word_model().tokenizer
-    for place, window in zip(comparison.manifest["windows"], cut, strict=True):
-        assert len(first.content) <= place["start"] < place["end"] <= len(text.content)
-        tokens = tokenizer(text.content[place["start"] : place["end"]], add_special_tokens=False)["input_ids"]
-        assert tokens == window.tokens.tolist()
+    model, read = word_model(), list[list[int]]()
+    model.network.base_model.register_forward_pre_hook(
+        lambda _, args, given: read.append(given.get("input_ids", *args[:1])[0].tolist()), with_kwargs=True
+    )
+    comparison = compare(model, text, **(QUICK | {"calibrate": True, "normalizers": "sparsemax", "windows": 8}))
+    places, half = comparison.manifest["windows"], len(text.content) // 2
+    for place in places:
+        assert half <= place["start"] < place["end"] <= len(text.content)
+        cut = model.tokenizer(text.content[place["start"] : place["end"]], add_special_tokens=False)["input_ids"]
+        assert cut in read
     assert any("windows, because words, second half has only" in why for why in comparison.manifest["skipped"])
     assert any("stand in words, second half as whole words" in why for why in comparison.manifest["skipped"])
     assert any(why.startswith("sparsemax, calibrated: length 40") for why in comparison.manifest["skipped"])

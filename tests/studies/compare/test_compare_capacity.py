@@ -10,17 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from compare_runs import SETTINGS, made, word_model
-from inside import COARSE, Curve, Sizes, compare_rules, expanded_tail, trace
-from inside import compare_study as study
-from needle_models import TEXT
+from compare_runs import SETTINGS
+from inside import compare_rules, expanded_tail, truncation
 
 from abbe.measures import bootstrap_interval, resampled_counts
-from abbe.models import windows as cut_windows
 from abbe.normalizers import Truncated, normalizer
-from abbe.results import Estimate
-from abbe.runs.loss import window_losses
 
+COARSE, Curve, Sizes, trace = truncation.COARSE, truncation.Curve, truncation.Sizes, truncation.trace
 BASELINE = torch.tensor([4.0, 2.0], dtype=torch.float64)  # two windows
 
 
@@ -75,18 +71,6 @@ def test_truncated_keeps_the_largest_and_the_sum(spec: str) -> None:
         torch.testing.assert_close(weights, normalizer("topk:k=3")(logits))
 
 
-@pytest.mark.parametrize(("full", "below", "rise"), [(0.0, 16, 0.05), (0.02, 32, 0.03)])
-def test_capacity_by_hand(full: float, below: int, rise: float) -> None:
-    """The rise is 1/N over that with all keys, and a worse one earns no smaller capacity.
-
-    It is 0.05 over the baseline at 20 keys, or at 1/0.03, between two powers on a straight line of the rise.
-    """
-    curve = traced(lambda keep: full + 1 / keep, full=full)
-    assert {below, 2 * below} <= set(curve.sizes) <= {1, 4, 16, 32, 64, 256}
-    expected = below * 2 ** ((1 / below - rise) / (1 / below - 1 / (2 * below)))
-    assert float(curve.needed(0.05)) == pytest.approx(expected)
-
-
 @pytest.mark.parametrize("full", [0.06, math.nan])
 def test_above_the_allowed_rise_with_all_keys_there_is_no_capacity(full: float) -> None:
     curve = traced(lambda keep: pytest.fail("searched"), full=full)
@@ -106,30 +90,6 @@ def test_a_capacity_that_some_resamples_lack_has_no_upper_end() -> None:
         assert math.isfinite(value)
         assert low <= value
         assert high is None
-
-
-def test_every_search_is_against_the_losses_of_the_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[list[float], list[float]]] = []
-
-    def traced(_losses_with: object, baseline: torch.Tensor, full: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        seen.append((full.tolist(), baseline.tolist()))
-        return trace(lambda keep: full, baseline, full, *rest, **named)
-
-    monkeypatch.setattr(study, "trace", traced)
-    made()
-    model = word_model()
-    cut = cut_windows(TEXT, [40], 3, 0, tokenizer=model.tokenizer, context=model.context)
-    expected = window_losses(model, cut).tolist()  # of all windows
-    assert [baseline for _, baseline in seen] == [pytest.approx(expected)] * 3
-    assert seen[1][0] != pytest.approx(expected, rel=1e-9)  # those of sparsemax
-
-
-def test_capacities_take_windows_in_pairs() -> None:
-    kept = record([4.0, 2.0], {"1": [8.0, 2.1], "2": [4.1, 2.05]})
-    estimates = compare_rules.capacities(kept, kept, SETTINGS)
-    assert estimates["capacity_ratio"] == Estimate(1.0, 1.0, 1.0)
-    value, low, high = astuple(estimates["capacity"])
-    assert low < value < high
 
 
 def planted(generator: np.random.Generator, keys: float, slope: float, noise: float) -> dict[str, Any]:

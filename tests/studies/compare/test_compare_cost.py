@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
+import time
+from typing import Any
 
 import pytest
 import torch
 from compare_runs import word_model
 from inside import compare_rules, prompts, swapped
-from inside import compare_study as announced
 from needle_models import TEXT
 
 import abbe
 from abbe.words.names import BASELINE
+from abbe.words.numbers import about
 
 TEXT_TOKENS = torch.arange(10, 50)
 
@@ -59,23 +60,24 @@ def test_ratios_and_differences_are_over_the_baseline() -> None:
     assert compare_rules.costs_row("other", record, unknown)["extra_megabytes"] is None
 
 
-def test_time_of_a_short_window_is_not_scaled_to_long_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass takes one second, however short, and a hundredth for each token: known for batches, too."""
-    now = [0.0]
+def test_time_of_a_short_window_is_not_scaled_to_long_prompts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A pass takes a minute, however short, and a second for each token: known for batches, too."""
+    model, now = word_model(), [0.0]
 
-    def runs(tokens: int) -> None:
-        now[0] += 1 + tokens / 100
+    def run(_module: object, args: Any, given: dict[str, Any]) -> None:
+        now[0] += 60 + given.get("input_ids", *args[:1]).numel()
 
-    monkeypatch.setattr(announced, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(announced, "window_losses", lambda _model, windows: runs(windows[0].length))
-    monkeypatch.setattr(announced, "margins", lambda _model, batch: runs(sum(one.length for one in batch)))
-    model = word_model()
-    made = prompts.PromptMaker(model.tokenizer, TEXT, 0).make((31, 40), 2)
-    (window,) = abbe.windows(TEXT, [8], 1, 0, tokenizer=model.tokenizer)
-    tokens, seconds = announced.expected_cost(model, window, made, 10, 3)
-    in_prompts = sum(prompt.length for prompt in made)
-    assert len(prompts.batches(made)) < len(made)
-    plain = 10 * 1.08 + len(prompts.batches(made)) + in_prompts / 100
-    assert seconds == pytest.approx(3 * 1.5 * plain)
-    assert tokens == 3 * (80 + in_prompts)
-    assert announced.expected_cost(model, window, [], 10, 3)[1] == pytest.approx(3 * 1.5 * 10.8)
+    model.network.base_model.register_forward_pre_hook(run, with_kwargs=True)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    prompted = prompts.PromptMaker(model.tokenizer, TEXT, 0).make((31, 40), 2)
+    windows, tried, rounds = 2, 4, 5  # sizes of the search, and rounds that are timed
+    abbe.compare(model, TEXT, normalizers="softmax", length=16, windows=windows, queries=2, needle_lengths=(31, 40),
+                 prompts=2, resamples=5)  # fmt: skip
+    in_prompts = sum(prompt.length for prompt in prompted)
+    assert len(prompts.batches(prompted)) < len(prompted)
+    passes = windows + windows * tried + rounds
+    seconds = 2 * 1.5 * (passes * (60 + 16) + 60 * len(prompts.batches(prompted)) + in_prompts)
+    line = f"2 normalizers, {2 * (passes * 16 + in_prompts):,} tokens: about {about(seconds)}"
+    assert line in capsys.readouterr().err

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 import scipy.stats
 import small_tokenizers
-import tiny_models
 import torch
 from compare_runs import SETTINGS
 from inside import compare_rules
@@ -124,17 +123,6 @@ def test_short_prompts_have_fewer_decoys_and_tell(length: int, decoys: int) -> N
     assert reasons == ([short] if decoys < 3 else [])
 
 
-def test_where_a_word_stands_does_not_tell_that_it_is_right() -> None:
-    """First, second, third or last of the four: each is the right one about as often, over all depths."""
-    prompts = of_kind(maker().make((64,), 100), "needle")
-    ranks = [0] * 4
-    for prompt in prompts:
-        words = [word for _, word in sorted(planted(prompt)[1].values())]
-        ranks[words.index(prompt.answer)] += 1
-    for rank in ranks:
-        assert abs(rank - len(prompts) / 4) < 4 * math.sqrt(len(prompts) * 3 / 16)
-
-
 def test_a_model_that_only_spots_what_occurs_is_right_one_time_in_four() -> None:
     prompts = of_kind(maker().make((64,), 80), "needle")
     right = sum(margin > 0 for margin in source.margins(model(Spotter), prompts))
@@ -187,13 +175,6 @@ def test_what_cannot_be_made_is_reported() -> None:
     assert any(
         why.startswith("key-value prompts of 4000 tokens: ") and "903 plain words" in why for why in made.skipped
     )
-
-
-def test_a_vocabulary_without_words_gives_no_prompts() -> None:
-    made = source.PromptMaker(tiny_models.byte_tokenizer(), TEXT, 0)
-    assert made.words == []
-    assert made.make((64,), 1) == []
-    assert len(made.skipped) == 2
 
 
 def test_whole_words_are_counted_between_characters_that_are_no_letters() -> None:
@@ -298,17 +279,6 @@ def test_a_key_value_prompt_has_two_pairs_or_more(length: int, pairs: int) -> No
     assert {len(prompt.candidates) for prompt in all_prompts} == ({pairs} if pairs else set())
 
 
-def test_a_needle_prompt_needs_a_word_for_each_candidate_and_key() -> None:
-    made = maker(Text("few", " ".join(WORDS[:30] * 20)))
-    used = {*made._hay, *made._begin, *made._middle, *made._end}
-    free, needed = [word for word in made.words if word not in used], CANDIDATES + 1 + DECOYS
-    assert len(free) > needed
-    assert made._needle(free[: needed - 1], 64, 0.5, 0) is None
-    prompt = made._needle(free[:needed], 64, 0.5, 0)
-    assert prompt is not None
-    assert len(prompt.candidates) == CANDIDATES
-
-
 # -- Gains on the same prompts: exact intervals, and the test of McNemar ----------------------------------------------
 
 LEVELS = (0.8, 0.9, 0.95, 0.99)
@@ -348,11 +318,3 @@ def test_a_gain_by_hand() -> None:
     theta = scipy.stats.binomtest(3, 8).proportion_ci(0.95, "exact")
     assert (low, high) == pytest.approx(((2 * theta.low - 1) * 8 / 15, (2 * theta.high - 1) * 8 / 15))
     assert paired_gain(*answers(0, 0)) == Estimate(0.0)
-
-
-@pytest.mark.parametrize("both", [0, 20])
-def test_an_interval_turns_round_with_the_sides_and_only_shrinks_with_agreement(both: int) -> None:
-    gain, low, high = astuple(paired_gain(*answers(7, 2, both)))
-    assert astuple(paired_gain(*answers(2, 7, both))) == pytest.approx((-gain, -high, -low))
-    wider = astuple(paired_gain(*answers(7, 2, 2 * both + 13)))  # on twice as many prompts
-    assert [x / 2 for x in (gain, low, high)] == pytest.approx(wider)

@@ -10,12 +10,11 @@ import tiny_models
 import torch
 from plain import plain_diagnosis
 from polars.testing import assert_frame_equal
-from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run, shared_run
+from tiny_runs import BUILDERS, QUICK, TEXT, model, pick, run, settings, shared_run
 
 import abbe
 from abbe.results import SCHEMA
 from abbe.runs import window as _window
-from abbe.runs.inputs import settings_for
 
 # Against the straightforward way
 
@@ -263,19 +262,15 @@ def test_blocks_of_queries_change_nothing(block: int, monkeypatch: pytest.Monkey
 
 
 def test_one_query_from_each_stretch() -> None:
-    settings = settings_for(
-        None, lengths=[100], windows=1, queries=8, sizes=None, vectors="value", normalizer=None, temperatures=(),
-        seed=0, level=0.95, resamples=10,
-    )  # fmt: skip
-    seen = set()
+    asked, seen = settings(lengths=[100]), set()
     for index in range(40):
         window = abbe.Window(100, index, torch.zeros(100, dtype=torch.int64), 0, 1)
-        positions = _window.query_positions(100, settings, window)
+        positions = _window.query_positions(100, asked, window)
         assert all(100 * i // 8 <= place < 100 * (i + 1) // 8 for i, place in enumerate(positions.tolist()))
-        assert positions.tolist() == _window.query_positions(100, settings, window).tolist()
+        assert positions.tolist() == _window.query_positions(100, asked, window).tolist()
         seen |= set(positions.tolist())
     assert len(seen) > 90
-    assert _window.query_positions(5, settings, window).tolist() == [0, 1, 2, 3, 4]
+    assert _window.query_positions(5, asked, window).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_seed_decides_and_lengths_do_not_disturb_each_other() -> None:

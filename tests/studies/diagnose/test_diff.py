@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,14 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from inside import difference_table, fitted_rows
+from chart_parts import printed
+from inside import differences
 from polars.testing import assert_frame_equal
-from rich.console import Console
 
 import abbe
 from abbe import AbbeError, views
+from abbe.measures import decay_exponent, weighted_decay_exponents
 from abbe.models import wrap
-from abbe.runs import inputs as engine_settings
 
 QUICK: dict[str, Any] = {"windows": 6, "queries": 8, "lengths": 24, "sizes": (1, 5), "progress": False}
 
@@ -176,12 +175,12 @@ def test_mistakes(tmp_path: Path) -> None:
 def test_page_terminal_and_json(sharper: abbe.Difference) -> None:
     page = sharper.to_html()
     assert "What changes from tiny gpt2 to sharper?" in page
+    assert "<td>decay exponent</td>" in page
+    assert "L = None" not in page
     content = json.loads(sharper.to_json())
     assert len(content["table"]) == len(sharper.table)
     assert "1 of 8 heads changed" in repr(sharper)
-    console = Console(file=io.StringIO(), width=80)
-    console.print(views.terminal(sharper))
-    lines = console.file.getvalue().splitlines()
+    lines = printed(sharper).splitlines()
     assert max(map(len, lines)) <= 80
     first = next(i for i, line in enumerate(lines) if line.startswith(" layer 1,"))
     assert lines[first + 1].startswith(" head 2")
@@ -199,13 +198,12 @@ def table_of(first: list[float], second: list[float]) -> pl.DataFrame:
         {64: [{"entropy/value": torch.tensor([[x, 2 * x * x]], dtype=torch.float64)} for x in side]}
         for side in (first, second)
     ]
-    return difference_table(*records, settings(windows=len(first))).sort("layer", "head")
+    return differences.difference_table(*records, settings(windows=len(first))).sort("layer", "head")
 
 
 def settings(**more: Any) -> Any:
-    options = {"lengths": 64, "windows": 8, "queries": 16, "sizes": None, "resamples": 20} | more
-    return engine_settings.settings_for(
-        None, vectors="value", normalizer=None, temperatures=1.0, seed=0, level=0.95, **options
+    return tiny_runs.settings(
+        **({"lengths": 64, "windows": 8, "queries": 16, "temperatures": 1.0, "resamples": 20} | more)
     )
 
 
@@ -245,8 +243,10 @@ def test_halves_of_one_text_hardly_differ() -> None:
     for _ in range(10):
         order = chance.permutation(len(records))
         halves = [{64: [records[i] for i in part]} for part in np.split(order, 2)]
-        rows, _ = fitted_rows(*halves, ["a", "b"], settings(windows=32))
-        table = difference_table(*halves, settings(windows=32), fitted=rows).filter(pl.col("head").is_not_null())
+        rows, _ = differences.fitted_rows(*halves, ["a", "b"], settings(windows=32))
+        table = differences.difference_table(*halves, settings(windows=32), fitted=rows).filter(
+            pl.col("head").is_not_null()
+        )
         flagged.append(table.filter("changed").select("layer", "head").unique().height / 48)
         of_decay = table.filter(pl.col("measure") == "decay_exponent")
         fitted.append(len(of_decay.filter("changed")) / 48)
@@ -272,3 +272,98 @@ def test_what_is_rounding_by_definition_never_changes(sharper: abbe.Difference) 
     alone = sharper.table.filter((pl.col("measure") == "selected_divergence") & (pl.col("n") == 1))
     assert len(alone) > 0
     assert not alone["changed"].any()
+
+
+# -- Decay exponents and critical N, which are no means over windows, on both sides -----------------------------------
+
+LONGER: dict[str, Any] = QUICK | {"lengths": [16, 32], "sizes": (1, 2)}
+
+
+@pytest.fixture(scope="module")
+def longer() -> abbe.Difference:
+    return abbe.diff(tiny_runs.model(), planted(), tiny_runs.TEXT, **LONGER)
+
+
+@pytest.mark.slow
+def test_exponents_are_those_of_two_diagnoses(longer: abbe.Difference) -> None:
+    rows = longer.table.filter(pl.col("measure") == "decay_exponent")
+    assert rows["length"].is_null().all()
+    for column, model in (("first", tiny_runs.model()), ("second", planted())):
+        table = abbe.diagnose(model, tiny_runs.TEXT, **LONGER).table.filter(pl.col("measure") == "decay_exponent")
+        both = rows.join(table, on=["layer", "head"], nulls_equal=True)
+        assert len(both) == 9  # eight heads, and their mean
+        np.testing.assert_allclose(both[column], both["value"], rtol=1e-9)
+    assert bool((rows["low"] <= rows["difference"]).all())
+    assert bool((rows["difference"] <= rows["high"]).all())
+
+
+@pytest.mark.slow
+def test_the_planted_head_alone_changes(longer: abbe.Difference) -> None:
+    heads = longer.of_heads.filter(pl.col("measure") == "decay_exponent")
+    others = heads.filter((pl.col("layer") != 1) | (pl.col("head") != 2))
+    assert others["difference"].abs().max() < 1e-6
+    assert not others["changed"].any()
+    (finding,) = (one for one in longer.findings if "exponent" in one.sentence and one.topic == "over lengths")
+    mean = longer.table.filter((pl.col("measure") == "decay_exponent") & pl.col("head").is_null()).row(0, named=True)
+    assert finding.numbers["difference"] == mean["difference"]
+    assert finding.sentence.startswith("Decay exponent ")
+
+
+def test_windows_that_count_twice_are_as_good_as_two() -> None:
+    chance = torch.Generator().manual_seed(0)
+    sums = {name: 1 + torch.rand(3, 2, generator=chance, dtype=torch.float64) for name in ("rows", "x", "y", "xy")}
+    sums |= {"xx": sums["x"] ** 2 + 1, "smallest": torch.zeros(3, 2), "largest": torch.ones(3, 2)}
+    counts = torch.tensor([[1, 1, 1], [2, 0, 1]])
+    for row, places in zip(weighted_decay_exponents(sums, counts), ([0, 1, 2], [0, 0, 2]), strict=True):
+        drawn = {name: x[places] for name, x in sums.items()}
+        torch.testing.assert_close(row, decay_exponent(drawn, resamples=2)[0])
+
+
+def distances(until: int, heads: int = 12, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+    """Windows in which sets smaller than `until` lie farther away than random ones."""
+    chance = torch.Generator().manual_seed(seed)
+    near = torch.tensor([float(size < until) for size in (1, 2, 4)], dtype=torch.float64)
+    made = []
+    for _ in range(8):
+        noise = torch.randn(2, 1, heads, 3, generator=chance, dtype=torch.float64)
+        made.append({"distance/value": noise[0] + 50 * near, "distance/control": noise[1]})
+    return made
+
+
+def critical(first: list[Any], second: list[Any]) -> tuple[dict[str, Any], list[str]]:
+    """The row of the finished table, and what was left out."""
+    chosen = settings(queries=8, sizes=(1, 2, 4), resamples=200)
+    rows, why = differences.fitted_rows({64: first}, {64: second}, ["a", "b"], chosen)
+    return (differences.difference_table({}, {}, chosen, fitted=rows).row(0, named=True) if rows else {}), why
+
+
+def test_critical_n_moves_as_planted() -> None:
+    row, why = critical(distances(4), distances(2, seed=1))
+    assert (row["first"], row["second"], row["difference"], row["length"]) == (4, 2, -2, 64)
+    assert row["low"] <= row["high"] < 0
+    assert (row["p_value"], row["q_value"], row["changed"]) == (None, None, True)  # by its interval alone
+    assert why == ["The decay exponent is not compared: these runs did not keep the sums that it is fitted to."]
+    same, _ = critical(distances(4), distances(4))
+    assert (same["difference"], same["low"], same["high"], same["changed"]) == (0, 0, 0, False)
+
+
+def test_what_has_no_critical_n_says_why() -> None:
+    row, why = critical(distances(4), distances(9))
+    assert row == {}
+    assert why[1] == ("Critical N at 64 tokens is not compared: on b every selection up to N = 4 differs from random.")
+    _, why = critical(distances(4, heads=2), distances(2, heads=2))
+    assert why[1].endswith("with 2 heads the test cannot distinguish anything from chance.")
+    with_nothing = [{key: x * torch.nan for key, x in one.items()} for one in distances(4)]
+    assert critical(with_nothing, with_nothing)[1][1].endswith("no set size leaves keys out.")
+
+
+@pytest.mark.slow
+def test_an_encoder_needs_several_lengths() -> None:
+    """All its queries see all keys, so windows of one length have one n."""
+    models = [wrap(tiny_models.bert(vocab_size=256), tiny_models.byte_tokenizer(), "tiny bert") for _ in range(2)]
+    second = dataclasses.replace(models[1], name="other")
+    one = abbe.diff(models[0], second, tiny_runs.TEXT, **(LONGER | {"lengths": 16}))
+    (finding,) = (said for said in one.findings if said.topic == "not compared" and "decay" in said.sentence)
+    assert "all queries see the same number of keys; measure several lengths" in finding.sentence
+    two = abbe.diff(models[0], second, tiny_runs.TEXT, **LONGER)
+    assert len(two.table.filter(pl.col("measure") == "decay_exponent")) == 9

@@ -56,29 +56,15 @@ def qwen2_vl() -> Any:
     return make("Qwen2VLForConditionalGeneration", text_config=READER | MROPE, vision_config=vision, **MARKS)
 
 
-def qwen2_5_vl() -> Any:
-    vision = {
-        "depth": 2, "hidden_size": 32, "out_hidden_size": 32, "intermediate_size": 48, "num_heads": 4,
-        "patch_size": 14, "fullatt_block_indexes": [1],
-    }  # fmt: skip
-    return make("Qwen2_5_VLForConditionalGeneration", text_config=READER | MROPE, vision_config=vision, **MARKS)
-
-
 def clip() -> Any:
     return make("CLIPModel", text_config=SMALL | WORDS, vision_config=VISION)
-
-
-def siglip() -> Any:
-    return make("SiglipModel", text_config=SMALL | WORDS, vision_config=VISION)
 
 
 MODELS: dict[str, tuple[Callable[[], Any], str]] = {
     "gemma3": (gemma3, "model.language_model"),
     "llava": (llava, "model.language_model"),
     "qwen2-vl": (qwen2_vl, "model.language_model"),
-    "qwen2.5-vl": (qwen2_5_vl, "model.language_model"),
     "clip": (clip, "text_model"),
-    "siglip": (siglip, "text_model"),
 }
 
 

@@ -10,7 +10,6 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from cli_runs import run_main
 
 import abbe
 from abbe import AbbeError
@@ -64,15 +63,3 @@ def test_the_report_says_the_precision_and_its_commands_keep_it() -> None:
     full = abbe.report("embedded", **quick)
     assert "docs/explanation/precision.md" not in full.to_html()
     assert not any("--dtype" in step.command for step in full.next_steps())
-
-
-@pytest.mark.slow
-def test_the_command_line_takes_precisions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    small = ["--lengths", "64", "--windows", "2", "--queries", "8", "--out", str(tmp_path / "run"), "--quiet"]
-    assert run_main(monkeypatch, "diagnose", "--dtype", "bfloat16", "--device", "auto", *small) == 0
-    assert abbe.open_run(tmp_path / "run").manifest["model"]["dtype"] == "bfloat16"
-    capsys.readouterr()
-    assert run_main(monkeypatch, "report", "--device", "cuda:7", *small) == 2
-    assert capsys.readouterr().err.startswith("abbe: cuda:7 is not available here; there is: cpu")

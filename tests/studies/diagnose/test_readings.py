@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import math
@@ -12,15 +11,14 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
+from chart_parts import printed
 from inside import reproduce_judge
-from rich.console import Console
 from torch import Tensor
 
 import abbe
 from abbe.measures import Reading, ks_test
 from abbe.runs.tables import DEFAULT, EXPECTED, LEVELS, READINGS, TESTS, QueryDistances, over_units, units_key
 from abbe.studies import Claim, Figure, Reproduction
-from abbe.views import terminal
 
 GRID, LENGTH, HEADS = (1, 2, 4, 8, 16), 32, 12
 POSITIONS = torch.arange(2, LENGTH, 3)
@@ -186,21 +184,10 @@ def test_page_files_and_json_show_it(reproduced: tuple[Reproduction, Path]) -> N
     page = made.to_html()
     rows = page.partition("Critical N under each reading, token embeddings, 64 tokens")[2].partition("</table>")[0]
     assert rows.count("<tr>") == 1 + 6
-    console = Console(width=120, file=io.StringIO(), record=True)
-    console.print(terminal(made))
-    text = console.export_text()
+    text = printed(made, 120)
     for expected, test in READINGS:
         assert f"<td>{expected}</td><td>{test}</td>" in rows
         assert [expected, test] in [
             [cell.strip() for cell in line.split("  ") if cell][:2] for line in text.split("\n")
         ]
     assert "reading" in next(claim.measured for claim in made.claims if claim.topic == "critical N")
-
-
-@pytest.mark.slow
-def test_a_run_that_goes_on_says_the_same(reproduced: tuple[Reproduction, Path]) -> None:
-    made, folder = reproduced
-    again = abbe.reproduce(
-        tiny_runs.model(), tiny_runs.TEXT, figures=["2c"], windows=2, queries=6, progress=False, folder=folder
-    )
-    assert again.figures["2c"].tables["readings"].equals(made.figures["2c"].tables["readings"])

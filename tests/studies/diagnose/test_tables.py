@@ -8,24 +8,20 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import tiny_runs
 import torch
 from inside import expanded_tail
 from tiny_runs import pick, run
 
 from abbe.measures import bootstrap_interval, critical_n, resampled_means
 from abbe.models import Window
-from abbe.runs.inputs import Settings, settings_for
+from abbe.runs.inputs import Settings
 from abbe.runs.tables import LEVELS, _largest, table
 from abbe.runs.window import query_positions
 
-OPTIONS: dict[str, Any] = {
-    "lengths": [40], "windows": 3, "queries": 8, "sizes": (1, 2), "vectors": "value", "normalizer": None,
-    "temperatures": (), "seed": 0, "level": 0.95, "resamples": 200,
-}  # fmt: skip
-
 
 def settings(**changes: Any) -> Settings:
-    return settings_for(64, **(OPTIONS | changes))
+    return tiny_runs.settings(64, **({"sizes": (1, 2), "resamples": 200} | changes))
 
 
 def record(value: torch.Tensor, name: str = "distance") -> dict[str, torch.Tensor]:

@@ -17,7 +17,10 @@ from polars.testing import assert_frame_equal
 from run_files import check_files
 
 import abbe
+from abbe.lab import run as lab_run
+from abbe.lab import running as lab_running
 from abbe.results import FORMAT, MANIFEST
+from abbe.runs import study as runs_study
 from abbe.training import Training
 
 QUICK: dict[str, Any] = {"windows": 2, "queries": 4, "progress": False}
@@ -33,9 +36,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lift": QUICK
     | {"normalizers": "sparsemax", "length": 16, "steps": 4, "prompts": 1, "budget": None, "resamples": 20},
     "diff": SHORT | {"sizes": (1, 2)},
+    "train": {"normalizers": ["softmax", "sparsemax"], "rates": [0.01, 0.03], "seeds": 2, "steps": 10, "workers": 1}
+    | {"progress": False},
 }
-# Trained, not measured: tests/training_lab and tests/training. Many reports: tests/scale.
-ELSEWHERE = {"train", "watch", "report --each"}
+# Written by a monitor: tests/training. Many reports: test_report_each.py.
+ELSEWHERE = {"watch", "report --each"}
 STUDIES = [pytest.param(study, marks=[pytest.mark.slow] if study == "lift" else []) for study in OPTIONS]
 # A part of each kind, as it lies in the folder of a finished study.
 PARTS = {
@@ -47,6 +52,7 @@ PARTS = {
     "calibrate": ["layers/*.safetensors", "losses.json"],
     "lift": ["parts/fit-1.safetensors", "parts/scan-0-1.json", "parts/judged-1.json"],
     "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors", "losses/1.json"],
+    "train": ["runs/*.json"],
 }
 # Passes of self-checks (a text and its padded beginning, twice each), and of estimates of the cost.
 CHECKING = {
@@ -58,6 +64,7 @@ CHECKING = {
     "calibrate": 4,
     "lift": 4,
     "diff": 8,
+    "train": 0,  # what is passed there is a whole run
 }
 COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a comparison: other ones in every run
 NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
@@ -65,12 +72,28 @@ NOT_COMPARED = ("manifest", "file", "figure_seconds", *COSTS)
 
 def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -> Any:
     """A study of a model of its own, which calls `on_pass` before each of its forward passes."""
+    if study == "train":
+        return trained(on_pass, **more)
     wordy = study in ("compare", "lift")
     model, text = (compare_runs.word_model(), PROSE) if wordy else (tiny_runs.model(), tiny_runs.TEXT)
     models = [model, tiny_runs.model()] if study == "diff" else [model]
     for one in models:
         one.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
     return getattr(abbe, study)(*models, text, **(OPTIONS[study] | more))
+
+
+def trained(on_pass: Callable[[], object], **more: Any) -> Any:
+    """Without a page, which has tests of its own, and without an estimate of the time."""
+
+    def train(*given: Any, **named: Any) -> Any:
+        on_pass()
+        return lab_run.train(*given, **named)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs_study, "has", lambda extra: False)
+        patch.setattr(lab_running, "_estimate", lambda task, left, device: dict.fromkeys(("softmax", "sparsemax"), 0.0))
+        patch.setattr(lab_running, "train", train)
+        return abbe.train_recall(**(OPTIONS["train"] | more))
 
 
 def assert_measured_alike(result: abbe.Result, other: abbe.Result) -> None:
@@ -89,7 +112,8 @@ def _measured(content: Any) -> Any:
 
 def stamps(folder: Path) -> dict[Path, int]:
     """When each part was written."""
-    parts = (path for place in ("windows", "losses", "parts", "layers") for path in folder.rglob(f"{place}/*"))
+    places = ("windows", "losses", "parts", "layers", "runs")
+    parts = (path for place in places for path in folder.rglob(f"{place}/*") if path.is_file())
     return {path: path.stat().st_mtime_ns for path in parts}
 
 
@@ -156,7 +180,7 @@ def test_manifest_and_json(study: str, saved: Saved) -> None:
     assert set(result.manifest) >= SCHEMA
     assert (result.manifest["format"], result.manifest["study"], result.study) == (FORMAT, study, study)
     assert result.manifest["seconds"]["total"] >= 0
-    assert result.manifest["settings"]["seed"] == 0
+    assert result.manifest["settings"].get("seed", 0) == 0
     content = json.loads(result.to_json(), parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert content["manifest"] == json.loads(json.dumps(result.manifest))
     stored = json.loads((folder / MANIFEST).read_text())
@@ -166,7 +190,11 @@ def test_manifest_and_json(study: str, saved: Saved) -> None:
 
 @pytest.mark.parametrize("study", STUDIES)
 def test_files_are_those_that_are_listed(study: str, saved: Saved) -> None:
-    check_files(saved(study).folder)
+    folder = saved(study).folder
+    check_files(folder)
+    if study in ("report", "reproduce", "compare"):  # the page of the command line is there, too
+        assert (folder / f"{study}.html").read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    assert not list(folder.glob(".*.part"))
 
 
 @pytest.mark.parametrize("study", STUDIES)
@@ -269,7 +297,7 @@ def test_a_folder_in_which_nothing_was_finished_is_no_other_run(study: str, tmp_
             run(study, stop, folder=tmp_path)
     assert any(tmp_path.iterdir())
     run(study, folder=tmp_path, seed=1)
-    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
+    with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seeds?\)"):
         run(study, folder=tmp_path)
 
 
@@ -280,6 +308,12 @@ def test_where_the_model_lies_stays_out_of_the_page(study: str, saved: Saved) ->
     page = dataclasses.replace(result, manifest=dict(result.manifest) | {"model": model}).to_html()  # type: ignore[type-var]
     assert "tiny" in page
     assert "somebody" not in page
+
+
+def test_without_a_folder_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run("report")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_folder_of_another_study_is_refused_by_name(saved: Saved) -> None:

@@ -8,21 +8,15 @@ import compare_runs
 import pytest
 import tiny_models
 import tiny_runs
-from inside import compare_study as _compare_study
 
 import abbe
 
 
 @pytest.mark.parametrize("name", ["thesis.tex", "windows/16-0.safetensors", "runs/notes.txt"])
 def test_a_folder_with_any_other_file_is(name: str, tmp_path: Path) -> None:
-    def stop(*_: object) -> None:
-        if (tmp_path / "manifest.json").exists():
-            raise KeyboardInterrupt
-
     model = tiny_runs.model()
-    model.network.base_model.register_forward_pre_hook(stop)
-    with pytest.raises(KeyboardInterrupt):
-        abbe.diagnose(model, tiny_runs.TEXT, folder=tmp_path, lengths=[16], **tiny_runs.QUICK)
+    options = tiny_runs.QUICK | {"folder": tmp_path, "lengths": [16]}
+    tiny_runs.claimed(model, tmp_path, lambda: abbe.diagnose(model, tiny_runs.TEXT, **options))
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: seed\)"):
@@ -52,22 +46,17 @@ def alternatives(tmp_path: Path) -> dict[str, str]:
     }
 
 
-def test_compare_checks_all_alternatives_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = tmp_path / "out"
-    for given, words in alternatives(tmp_path).items():
-        with monkeypatch.context() as patched:
-            patched.setattr(_compare_study, "window_losses", lambda *_: pytest.fail("measured"))
-            with pytest.raises(abbe.AbbeError, match=words) as caught:
-                compare_runs.made(normalizers=["sparsemax", given], folder=place)
+@pytest.mark.parametrize("calibrate", [False, True])
+def test_compare_checks_all_alternatives_before_any_work(calibrate: bool, tmp_path: Path) -> None:
+    model = compare_runs.word_model()
+    model.network.base_model.register_forward_pre_hook(lambda *_: pytest.fail("measured"))
+    wrong = alternatives(tmp_path)
+    wrong |= (
+        {"scaled:of=sparsemax,t=0,learn=false": "has nothing to fit: leave learn=false out of it"} if calibrate else {}
+    )
+    for given, words in wrong.items():
+        with pytest.raises(abbe.AbbeError, match=words) as caught:
+            abbe.compare(model, compare_runs.TEXT, normalizers=["sparsemax", given], calibrate=calibrate,
+                         folder=tmp_path / "out", progress=False)  # fmt: skip
         assert "\n" not in str(caught.value)
-        assert not place.exists()
-
-
-def test_compare_checks_what_is_to_be_calibrated_before_any_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_compare_study, "window_losses", lambda *_: pytest.fail("measured"))
-    nothing_to_fit = "scaled:of=sparsemax,t=0,learn=false"
-    with pytest.raises(abbe.AbbeError, match="has nothing to fit: leave learn=false out of it"):
-        compare_runs.made(normalizers=["sparsemax", nothing_to_fit], calibrate=True, folder=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+        assert not (tmp_path / "out").exists()

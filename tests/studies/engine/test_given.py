@@ -11,8 +11,7 @@ import pytest
 import tiny_models
 import torch
 import transformers
-from quick_runs import COSTS, OPTIONS, quick
-from tiny_runs import TEXT
+from tiny_runs import COSTS, OPTIONS, TEXT, quick
 from torch import nn
 
 import abbe
@@ -182,20 +181,10 @@ def image_model() -> nn.Module:
     return transformers.ViTModel(config).eval()
 
 
-def two_towers() -> nn.Module:
-    part = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 48}
-    config = transformers.CLIPConfig(
-        text_config=part | {"vocab_size": 256, "max_position_embeddings": 64, "bos_token_id": 1, "eos_token_id": 1},
-        vision_config=part | {"image_size": 16, "patch_size": 8},
-    )
-    return transformers.CLIPModel(config).eval()
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
         (image_model, "ViTModel reads pixel_values, not tokens of a text"),
-        (two_towers, "does not run on input_ids alone; use its `text_model`"),
         (lambda: nn.Linear(3, 3), "Linear is not a transformers model"),
         # tests/ecosystem has the real ones.
         (lambda: type("Bridge", (nn.Linear,), {"__module__": "transformer_lens.x"})(3, 3), "load the model anew"),

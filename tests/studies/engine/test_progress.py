@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import tiny_runs
-from quick_runs import OPTIONS, quick
+from tiny_runs import OPTIONS, quick
 
 from abbe.runs import watch as _progress
 from abbe.runs import window as engine_window

@@ -11,8 +11,8 @@ import pytest
 import tiny_runs
 import torch
 from inside import load_device
-from quick_runs import OPTIONS, quick
 from safetensors.torch import load_file, save_file
+from tiny_runs import OPTIONS, quick
 from transformers import AutoModelForCausalLM
 
 import abbe

@@ -8,37 +8,35 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from tiny_runs import quick
 
 import abbe
 
 TEXT = abbe.Text("a letter", "The lens gathers light from every side, and no two points are told apart. " * 60)
-HEADS: dict[str, Any] = {"lengths": [16, 32], "windows": 3, "queries": 4, "sizes": [2, 4]}
-STUDIES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
-    "diagnose": (abbe.diagnose, HEADS),
-    "report": (abbe.report, HEADS),
-    "reproduce": (abbe.reproduce, {"figures": ["2b", "3"], "quick": True, "windows": 1, "queries": 4}),
-    "capacity": (
-        abbe.capacity,
-        {"lengths": [16, 32], "windows": 2, "layers": False, "grid": "coarse", "tau": 0.05, "queries": 4},
-    ),
-    "compare": (abbe.compare, {"normalizers": "topk:k=8", "length": 32, "windows": 2, "prompts": 1, "queries": 4}),
-    "calibrate": (abbe.calibrate, {"normalizer": "topk:k=8", "length": 32, "windows": 2, "held_out": 2, "steps": 2}),
-    "diff": (abbe.diff, {"other": "embedded", "lengths": 16, "windows": 2, "queries": 4, "sizes": [2]}),
-    "train": (abbe.train_recall, {"normalizers": ["softmax", "sparsemax"], "rates": [0.01], "seeds": 1, "steps": 10}),
+HEADS: dict[str, Any] = {"lengths": [16, 32], "windows": 3, "queries": 4, "sizes": [2, 4], "progress": False}
+MORE: dict[str, dict[str, Any]] = {
+    "diagnose": HEADS,
+    "report": HEADS,
+    "reproduce": {"figures": ["2b", "3"]},
+    "capacity": {"lengths": [16, 32], "grid": "coarse"},
+    "compare": {"needle_lengths": None},
+    "calibrate": {"windows": 2, "held_out": 2},
+    "diff": {},
+    "train": {"normalizers": ["softmax", "sparsemax"], "rates": [0.01], "seeds": 1, "steps": 10, "workers": 1},
 }
+STUDIES = [*MORE]
 TIMES = ("seconds", "time_ratio", "extra_megabytes")  # not the same twice
 
 
 def call(name: str, **more: Any) -> Any:
-    function, options = STUDIES[name]
-    given: dict[str, Any] = {"model": "embedded", "text": TEXT} if name != "train" else {"workers": 1}
-    return function(**given, **options, **more, progress=False)
+    if name == "train":
+        return abbe.train_recall(**MORE[name], **more, progress=False)
+    return quick(name, "embedded", TEXT, **MORE[name], **more)
 
 
 def same(merged: abbe.Result, local: abbe.Result) -> None:
@@ -94,7 +92,7 @@ def test_a_folder_is_needed() -> None:
 def test_a_network_in_memory_cannot_be_merged_by_name(tmp_path: Path) -> None:
     model = abbe.load("embedded")
     with abbe.shard("1/2"):
-        abbe.diagnose(model, TEXT, **HEADS, folder=tmp_path / "run", progress=False)
+        abbe.diagnose(model, TEXT, **HEADS, folder=tmp_path / "run")
     with pytest.raises(abbe.AbbeError, match=r"model cannot be read from .*: call diagnose without a shard"):
         abbe.merge(tmp_path / "run")
 

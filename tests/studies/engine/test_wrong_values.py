@@ -11,52 +11,24 @@ import pytest
 import tiny_models
 import tiny_runs
 import torch
-from quick_runs import quick
+from tiny_runs import quick
 
 import abbe
 
 HUGE = 10**400  # no float holds it
 NO_NUMBER: list[Any] = ["", "x", "1", b"1", {}, {1: 2}, {1}, object(), [None], ["1"], [[1]], [True], True, 1j]
 NO_COUNT: list[Any] = [*NO_NUMBER, 0, -1, 1.5, math.nan, math.inf, -HUGE, None, [], [1], np.float64(1.5)]
-NO_LIST: list[Any] = [
-    *NO_NUMBER,
-    0,
-    -1,
-    1.5,
-    math.nan,
-    [0],
-    [-1],
-    [1.5],
-    [math.nan],
-    [1, 1],
-    [],
-    (),
-    -HUGE,
-    HUGE,
-    [HUGE],
-]
+NO_LIST: list[Any] = [*NO_NUMBER, 0, -1, 1.5, math.nan, -HUGE, HUGE, [], ()]
+NO_LIST += [[one] for one in (0, -1, 1.5, math.nan, HUGE)] + [[1, 1]]
 NO_POSITIVE: list[Any] = [*NO_NUMBER, 0, -1, math.nan, math.inf, [0.0], [math.nan], [math.inf], [1, 1], HUGE, -HUGE]
 NO_SHARE: list[Any] = [*NO_NUMBER, 0, 1, -0.5, 1.5, math.nan, math.inf, None, [0.5]]
 NO_SEED: list[Any] = [*NO_NUMBER, -1, 0.5, math.nan, 2**63, HUGE, None, [], [1]]
 NO_CHOICE: list[Any] = ["", "x", 0, 1.5, None, True, b"value", [], ["x"], {}, object()]
+NO_NONE, NO_WORD = ([v for v in values if v is not None] for values in (NO_COUNT, NO_CHOICE))
+NO_STEPS = [v for v in NO_COUNT if not (isinstance(v, int) and v == 0) or v is False]
 NO_FLAG: list[Any] = [None, 1, 0, "yes", "", [], object()]
-NO_TEXT: list[Any] = [
-    0,
-    5,
-    1.5,
-    math.nan,
-    True,
-    b"a b",
-    {},
-    [],
-    [5],
-    [None],
-    object(),
-    "",
-    " \n",
-    "no-such-file",
-    400 * "x",
-]
+NO_TEXT: list[Any] = [0, 5, 1.5, math.nan, True, b"a b", {}, [], [5], [None], object()]
+NO_TEXT += ["", " \n", "no-such-file", 400 * "x"]
 NO_MODEL: list[Any] = [0, 1.5, None, True, b"embedded", [], {}, object(), "", " "]
 NO_FOLDER: list[Any] = [0, 1.5, True, b"x", [], {}, object(), "", "a\0b"]
 
@@ -64,19 +36,19 @@ COMMON = {"text": NO_TEXT, "model": NO_MODEL, "folder": NO_FOLDER, "seed": NO_SE
 MEASURED = {"level": NO_SHARE, "resamples": [*NO_COUNT, HUGE, 10**9]}
 DIAGNOSED = {
     "lengths": NO_LIST,
-    "queries": [v for v in NO_COUNT if v is not None],
+    "queries": NO_NONE,
     "sizes": [*NO_LIST, [2, 1]],
     "temperatures": [*NO_POSITIVE, None],
     "vectors": NO_CHOICE,
 }
 WRONG: dict[str, dict[str, list[Any]]] = {
-    "diagnose": COMMON | MEASURED | DIAGNOSED | {"normalizer": [v for v in NO_CHOICE if v is not None]},
+    "diagnose": COMMON | MEASURED | DIAGNOSED | {"normalizer": NO_WORD},
     "report": COMMON | MEASURED | DIAGNOSED,
     "reproduce": COMMON
     | {
-        "windows": [v for v in NO_COUNT if v is not None],
+        "windows": NO_NONE,
         "figures": [*NO_CHOICE, 2, "5", ["2a", "x"]],
-        "queries": [v for v in NO_COUNT if v is not None],
+        "queries": NO_NONE,
         "quick": NO_FLAG,
     },
     "capacity": COMMON
@@ -93,8 +65,8 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     "compare": COMMON
     | MEASURED
     | {
-        "normalizers": [v for v in NO_CHOICE if v is not None],
-        "length": [v for v in NO_COUNT if v is not None] + [1, HUGE],
+        "normalizers": NO_WORD,
+        "length": [*NO_NONE, 1, HUGE],
         "queries": NO_COUNT,
         "tau": NO_SHARE,
         "needle_lengths": NO_LIST,
@@ -106,10 +78,10 @@ WRONG: dict[str, dict[str, list[Any]]] = {
     | {
         "normalizer": NO_CHOICE,
         "held_out": NO_COUNT,
-        "length": [v for v in NO_COUNT if v is not None] + [1, HUGE],
-        "queries": [v for v in NO_COUNT if v is not None],
-        "steps": [v for v in NO_COUNT if not (isinstance(v, int) and v == 0) or v is False],
-        "finetune": [v for v in NO_COUNT if not (isinstance(v, int) and v == 0) or v is False],
+        "length": [*NO_NONE, 1, HUGE],
+        "queries": NO_NONE,
+        "steps": NO_STEPS,
+        "finetune": NO_STEPS,
     },
 }
 FINE: dict[str, dict[str, Any]] = {

@@ -160,7 +160,3 @@ def test_the_test_text_opens_once() -> None:
     assert sealed.open().text.content
     with pytest.raises(abbe.AbbeError, match="it can be read only once"):
         sealed.open()
-
-
-def test_settings_keep_what_decides_the_numbers() -> None:
-    assert set(SETTINGS.as_json()) == {field.name for field in dataclasses.fields(SETTINGS)}

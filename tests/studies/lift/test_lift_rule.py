@@ -96,17 +96,6 @@ def test_pass_keys_count_in_pairs() -> None:
     assert not lift_rules.decide(judged(keys=keys), for_goal("retrieval")).lifted
 
 
-def test_the_rule_names_what_it_allows() -> None:
-    for goal in ("sparse", "loss", "retrieval"):
-        words = lift_rules.rule_text(goal, 0.002, 0.95, [512])
-        assert "at most 0.2 %, in windows of 512 tokens;" in words
-        assert "rise of the loss, over the baseline and over softmax " in words
-        assert "read once" in words
-        assert "neither in lists, nor in sentences with decoys, nor in both together" in words
-    both = lift_rules.rule_text("retrieval", 0.002, 0.95, [512, 2048])
-    assert "at most 0.2 %, in windows of 512 and of 2,048 tokens, at each of these lengths;" in both
-
-
 def test_the_loss_is_bounded_at_each_length() -> None:
     keys = {"baseline": [False] * 20, CONTROL: [False] * 20, PLAN: [True] * 8 + [False] * 12}
 

@@ -94,16 +94,6 @@ def test_rounds_and_what_learns() -> None:
     assert not lift_search.learns("logn:trained=40")
 
 
-def test_pass_keys_are_what_they_were() -> None:
-    tokenizer = compare_runs.word_model().tokenizer
-    made = source.PassKeyMaker(tokenizer, PROSE, 0).pass_keys([64], 2)
-    assert [len(one.tokens) for one in made] == [64] * 8
-    assert int(sum(int((one.tokens * torch.arange(1, 65)).sum()) for one in made)) == SUM
-
-
-SUM = 2_882_298
-
-
 def test_a_search_learns_slopes_and_leaves_short_rows_as_they_are(tmp_path: Path) -> None:
     result = abbe.lift(compare_runs.word_model(), PROSE, folder=tmp_path, **QUICK)
     assert result.plans["plan"].to_list() == [f"layers.0-1={SPEC}"] * 2

@@ -12,7 +12,6 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_runs
-from inside import AlternativesReader
 from polars.testing import assert_frame_equal
 
 import abbe
@@ -63,36 +62,24 @@ def test_the_run_is_that_of_diagnose(saved: tuple[Report, Path]) -> None:
     assert_frame_equal(run.table, alone.table)
 
 
-@pytest.mark.slow
-def test_same_seed_same_report() -> None:
-    first, second = made().as_json(), made().as_json()
-    for one in (first, second):
-        one.pop("manifest")
-    assert first == second
-    assert made(seed=5).as_json()["alternatives"] != first["alternatives"]
-
-
-def test_every_window_is_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measures, alternatives and sample are taken from the same pass; the rest are self-check and loss."""
-    passes: list[int] = []
+def lengths_read(**options: Any) -> tuple[Report, Counter[int]]:
+    """A report, and how often windows of each length went through the model."""
     tiny = tiny_runs.model()
-    tiny.network.base_model.register_forward_pre_hook(
-        lambda _module, args, given: passes.append((given.get("input_ids", *args[:1])).shape[1]), with_kwargs=True
-    )
-    windows = report(tiny, tiny_runs.TEXT, **QUICK).run.manifest["windows"]
-    lengths = [window["length"] for window in windows]
-    extra = Counter(passes) - Counter(lengths)
-    assert Counter(lengths) <= Counter(passes)
-    assert extra.total() == 4 + 1  # four of the self-check, one of the loss of the sample
+    passes = tiny_runs.passes_of(tiny)
+    return report(tiny, tiny_runs.TEXT, **(QUICK | options)), Counter(passes)
 
 
-def test_windows_that_alternatives_have_read_are_not_read_again(
-    saved: tuple[Report, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, folder = saved[0], Path(shutil.copytree(saved[1], tmp_path / "out"))
+def test_every_window_is_run_once_and_never_again(saved: tuple[Report, Path], tmp_path: Path) -> None:
+    """Measures, alternatives and sample are taken from the same pass; the rest are self-check and loss."""
+    made, passes = lengths_read()
+    lengths = Counter(window["length"] for window in made.run.manifest["windows"])
+    assert lengths <= passes
+    assert (passes - lengths).total() == 4 + 1  # four of the self-check, one of the loss of the sample
+    folder = Path(shutil.copytree(saved[1], tmp_path / "out"))
     (folder / "sample.json").unlink()
-    monkeypatch.setattr(AlternativesReader, "done", lambda *_: pytest.fail("read again"))
-    assert_frame_equal(made(folder=folder).alternatives, first.alternatives)
+    again, passes = lengths_read(folder=folder)
+    assert passes.total() == 4
+    assert_frame_equal(again.alternatives, saved[0].alternatives)
 
 
 def test_lengths_go_as_far_as_the_context() -> None:

@@ -103,13 +103,6 @@ def test_a_head_verdict_gives_its_numbers_and_its_rule() -> None:
     assert sink.numbers["weight on the first key"] == 0.8
 
 
-def test_dispersion_counts_heads_and_those_that_are_sure() -> None:
-    finding = verdicts_of(UNIFORM, BARELY_UNIFORM, NOT_UNIFORM, {})["dispersion"]
-    assert finding.heads == ((0, 0), (0, 1))
-    assert finding.numbers["of these with the whole interval there"] == 1
-    assert finding.numbers["mean entropy over its ceiling"] == pytest.approx((5.9 + 5.71 + 5.69 + 2.0) / 24)
-
-
 def test_forced_dispersion_is_about_the_ceiling_not_the_weight() -> None:
     finding = verdicts_of(FORCED, {"max_weight": (0.05, 0.04, 0.06, 0.5, 0.002)})["forced dispersion"]
     assert finding.heads == ((0, 0),)
@@ -117,24 +110,6 @@ def test_forced_dispersion_is_about_the_ceiling_not_the_weight() -> None:
 
 def test_no_ceiling_no_sentence() -> None:
     assert "forced dispersion" not in verdicts_of({"max_weight": (0.05, 0.04, 0.06, None, 0.002)})
-
-
-@pytest.mark.parametrize(
-    ("p_values", "critical"),
-    [({1: 0.0, 5: 0.0, 20: 0.001, 100: 0.009}, None), ({1: 0.0, 5: 0.0, 20: 0.5, 100: 0.001}, 20)],
-)
-def test_random_sets(p_values: dict[int, float], critical: int | None) -> None:
-    numbers = None if critical is None else (float(critical), 5.0, 100.0, None, None)
-    finding = verdicts_of(*[{}] * 5, p_values=p_values, critical=numbers)["random sets"]
-    at = critical or 100
-    assert finding.numbers[f"p-value at N = {at}"] == p_values[at]
-    assert finding.numbers["critical N"] == critical
-
-
-def test_separability_counts_heads_no_better_than_random() -> None:
-    finding = verdicts_of(BLURRED, NEARLY_BLURRED, {})["separability"]
-    assert finding.heads == ((0, 0),)
-    assert finding.numbers["heads no better than random"] == 1
 
 
 def test_length_sinks_and_gradients() -> None:
@@ -270,25 +245,12 @@ def test_the_active_set_is_the_smallest_that_keeps_nine_tenths() -> None:
     assert finding.numbers["separability of 20 tokens"] == 0.7
 
 
-def test_no_set_is_large_enough() -> None:
-    flat = {"top_mass": {1: 0.01, 5: 0.05, 20: 0.1, 100: 0.4}}
-    finding = advice_of(flat, overall=flat)["active-set size"]
-    assert finding.heads == ((0, 0),)
-    assert finding.numbers["smallest size that keeps the weight"] is None
-
-
 def test_the_temperature_floor_is_that_of_the_most_fragile_head() -> None:
     finding = advice_of({}, {"sensitivity_worst_p95": {0.1: 4.5, 0.5: 0.9, 1.0: 0.3}})["temperature floor"]
     assert finding.heads == ((0, 1), (0, 0))
     calm = advice_of({"sensitivity_worst_p95": {0.1: 0.5, 1.0: 0.1}})["temperature floor"]
     assert calm.heads == ()
     assert "temperature floor" not in advice_of({"sensitivity_worst_p95": None})
-
-
-def test_advice_on_sinks() -> None:
-    finding = advice_of({}, {"sink_mass": (0.6, 0.5, 0.7, None, 0.01)})["sinks"]
-    assert finding.heads == ((0, 1),)
-    assert advice_of({})["sinks"].heads == ()
 
 
 @pytest.mark.parametrize(
@@ -322,9 +284,3 @@ def test_the_best_alternative_of_every_head_largest_gain_first() -> None:
     # the control is taken from the heads that gain, not from all
     assert finding.numbers[f"gain of those heads with {SHARPER} instead"] == pytest.approx(0.2)
     assert finding.numbers["whose outputs would move by"] == pytest.approx(0.2)
-
-
-def test_nothing_measured_nothing_advised() -> None:
-    assert advice_of({}, other=alternatives([(0, "baseline", None, None, None, None)])).keys() == {
-        "active-set size", "temperature floor", "sinks",
-    }  # fmt: skip

@@ -27,10 +27,6 @@ def shown(content: str, length: int, tokenizer: Any = BYTE, index: int = 0, coun
     return token_texts(tokenizer, text, windows(text, [length], count, 0, tokenizer=tokenizer)[index])
 
 
-def test_plain_letters() -> None:
-    assert shown("abc de", 6) == tuple("abc de")
-
-
 def test_a_character_of_several_tokens_is_shown_once() -> None:
     assert shown("a😀é", 7) == ("a", "😀", *[CONTINUED] * 3, "é", CONTINUED)
 

@@ -143,16 +143,6 @@ def test_the_rule(near: int, heads: int, loss: float | None, said: bool) -> None
     assert (verdict(near, heads, loss) is not None) == said
 
 
-def test_its_numbers_and_heads() -> None:
-    both = verdict(10, 10, 9.9)
-    assert both is not None
-    assert both.numbers == {
-        "heads near the entropy ceiling": 10, "heads": 10,
-        "loss of the next token, nats": 9.9, "loss of guessing, nats": 10.0,
-    }  # fmt: skip
-    assert both.heads == tuple((0, head) for head in range(10))
-
-
 def test_the_loss_of_a_large_vocabulary_is_that_of_the_last_targets(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_runs.model("llama")
     (window,) = cut_windows(tiny_runs.TEXT, [40], 1, 0, tokenizer=model.tokenizer, context=model.context)

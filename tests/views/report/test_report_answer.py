@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -119,13 +118,6 @@ def test_hardly_learned_comes_before_all_others(kinds: list[str], sentence: str)
     assert [step.command for step in result.next_steps()] == ["abbe report embedded"]
 
 
-def test_json_has_the_answer_and_its_commands() -> None:
-    content = json.loads(json.dumps(report(["sharp"] * 9 + ["fading"]).as_json()["answer"]))
-    assert content["sentence"] == "Healthy: 9 of 10 heads select; 1 to look at: layer 0, head 9."
-    assert (content["grade"], content["topic"], content["heads"]) == ("good", "healthy", [[0, 9]])
-    assert [list(step) for step in content["steps"]] == [["words", "command"]]
-
-
 # What to do next
 
 
@@ -146,13 +138,6 @@ def steps_of(result: Report) -> list[tuple[str, str]]:
 
 GAINING = alternatives({"baseline": 0, "entmax:alpha=1.5": 4, "sparsemax": 0, "softmax:temperature=0.7": 9})
 MODEL = "abbe {} gpt2-like --text TEXT.txt"
-
-
-def test_a_gain_is_a_guess_with_its_test() -> None:
-    ((words, command), _) = steps_of(report(["sharp"] * 10, alternatives=GAINING))
-    assert words.startswith("4 of 10 heads could be sparser")
-    assert "swapped in without calibration" in words
-    assert command == "abbe compare gpt2-like --with entmax:alpha=1.5 --calibrate --length 1024 --text TEXT.txt"
 
 
 def test_no_gain_no_advice() -> None:
@@ -178,14 +163,6 @@ def test_capacity_says_what_the_weight_says() -> None:
         steps = steps_of(report(["sharp"], table=table.with_columns(value.alias("value"))))
         assert steps[0][0].startswith(f"{words} of the weight on average; how many the loss needs")
         assert steps[0][1] == "abbe capacity gpt2-like --lengths 64 --no-layers --text TEXT.txt"
-
-
-def test_few_windows_are_named() -> None:
-    for windows, words in ((1, "1 window gives no intervals"), (4, "Intervals from 4 windows are too narrow")):
-        few = made.MANIFEST | {"settings": {"windows": windows}}
-        (_, (sentence, command)) = steps_of(report(["sharp"], manifest=few))
-        assert sentence.startswith(words)
-        assert command.startswith("abbe report gpt2-like --windows 8 --out abbe-report-8-windows")
 
 
 def test_a_model_without_a_loss_is_not_sent_to_studies_of_the_loss() -> None:

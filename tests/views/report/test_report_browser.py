@@ -13,7 +13,6 @@ import pytest
 from page_in_browser import PHONE, WIDE, Opened, Seen, needs_browser
 from report_in_browser import CHARTS, EVIL, PLACES, PRINTED
 
-import abbe
 from abbe.studies import Ball, Report
 
 pytestmark = needs_browser
@@ -23,15 +22,7 @@ pytestmark = needs_browser
 
 
 def test_opens_from_disk_without_a_message_or_a_request(shared: Seen) -> None:
-    whole_and_quiet(shared)
-
-
-@pytest.mark.slow
-def test_opens_dark_without_a_message_or_a_request(opened: Opened) -> None:
-    whole_and_quiet(opened("dark").ready().drawn("dark").printed())
-
-
-def whole_and_quiet(seen: Seen) -> None:
+    seen = shared
     seen.quiet()
     assert seen.page.title() == f"abbe report: {EVIL}"
     assert not seen.page.locator("#trouble").is_visible()
@@ -83,16 +74,6 @@ def test_the_navigation_leads_to_every_section(seen: Seen) -> None:
     assert seen.page.locator("nav").bounding_box()["y"] == pytest.approx(0, abs=1)  # it stays in view
     seen.page.locator("nav a", has_text="Growth").click()
     seen.page.locator("nav a[aria-current]", has_text="Growth").wait_for()
-
-
-@pytest.mark.slow
-def test_movement_is_reduced_for_those_who_ask(opened: Opened) -> None:
-    assert (
-        opened(reduced_motion="reduce").page.evaluate("getComputedStyle(document.documentElement).scrollBehavior")
-        == "auto"
-    )
-    other = opened(reduced_motion="no-preference")
-    assert other.page.evaluate("getComputedStyle(document.documentElement).scrollBehavior") == "smooth"
 
 
 def test_hostile_text_stays_text(shared: Seen) -> None:
@@ -297,24 +278,4 @@ def test_degenerate_balls(opened: Opened, tmp_path: Path) -> None:
         "1 of 1 selected tokens lie in the ball; 1 unselected one lies no farther out than the farthest selected."
     )
     assert json.loads(seen.page.evaluate("JSON.stringify(window.abbe.choice.ball)")) == 1
-    seen.quiet()
-
-
-@pytest.mark.slow
-def test_the_real_page_of_a_hostile_text(opened: Opened, tmp_path: Path) -> None:
-    """From `abbe.report` on one line of hostile text to what a reader does."""
-    hostile = "<script>document.title='x'</script> & \"q\" <img src=x onerror=alert(1)> שלום \u202eturned\u202c 👩‍🔬 "
-    options: dict[str, Any] = {"lengths": (64, 200), "windows": 2, "queries": 16, "resamples": 50, "progress": False}
-    result = abbe.report("embedded", abbe.Text(f"{hostile}book", hostile * 2000), **options)
-    seen = opened(other=made.page_file(result, tmp_path)).ready().drawn("light").printed()
-    assert seen.page.title().startswith("abbe report: abbe-gpt2-5M")
-    words = " ".join(seen.text("main").split())
-    assert all(finding.sentence in words for finding in (*result.verdicts, *result.advice))
-    seen.choose("measure", "separability")
-    seen.cell(4, 3).click()
-    verdict = next(head for head in result.heads if (head.layer, head.head) == (4, 3))
-    assert verdict.sentence in " ".join(seen.text("#head").split())
-    shown = seen.page.locator("#token-text").evaluate("e => e.textContent")
-    assert "<img src=x onerror=alert(1)>" in shown
-    assert seen.page.locator("#token-text script, #token-text img").count() == 0
     seen.quiet()

@@ -4,55 +4,28 @@ from __future__ import annotations
 
 import json
 import math
-import struct
-from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import polars as pl
 import pytest
 import vl_convert
-from chart_parts import FILLED, PANELS, drawn, layer_rows, one_panel, parts, series, y_domain
-from made_up_report import (
-    LENGTHS,
-    MANIFEST,
-    SIZES,
-    TEMPERATURES,
-    alternatives,
-    floors,
-    grid,
-    page_charts,
-    report,
-    sample,
-    table,
-)
+from chart_parts import FILLED, PANELS, charts_of, drawn, layer_rows, one_panel, parts, series, y_domain
+from made_up_report import LENGTHS, SIZES, TEMPERATURES, alternatives, floors, grid, page_charts, report, sample, table
 
-import abbe
-from abbe import AbbeError
 from abbe.studies import Ball, Report, SampleRow
-from abbe.views import figures
 from abbe.views.charts import place_names
 from abbe.views.html import vega_lite_version
 from abbe.views.theme import THEMES, ThemeName
 
 Specs = dict[ThemeName, dict[str, Any]]
 NAMES = ("map", "growth", "gradient", "alternatives", "sizes", "lengths", "ball")
-HOSTILE = "<script>alert(1)</script> \"'&amp; ]]> שלום \u202eabc 👩‍🔬"
 SMALL = grid(2, 3)
 NOTHING = pl.lit(None, pl.Float64)
 
 
 def short(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.6g}")
-
-
-def charts(of: Report, theme: ThemeName = "light") -> dict[str, Any]:
-    """Its figures, with a typical head."""
-    view = of.view()
-    assert view.charts is not None
-    return dict(view.charts(theme))
 
 
 def with_column(**columns: Any) -> Report:
@@ -82,7 +55,7 @@ def test_every_chart_of_the_page_has_its_panels_and_waits_for_its_data(specs: Sp
 def test_charts_of_many_heads_are_small_and_thinned() -> None:
     big = report(grid(12, 12), lengths=[32, 64, 128, 256, 512, 1024], temperatures=[0.05 * 2**i for i in range(8)])
     assert sum(len(json.dumps(spec)) for spec in page_charts(big)["light"].values()) < 1_200_000
-    spec = charts(report(grid(1, 200), sample=None))["growth"]
+    spec = charts_of(report(grid(1, 200), sample=None))["growth"]
     (faint,) = series(spec, "largest weight", "single heads (160 of 200)")
     shown = {row["head"] for row in layer_rows(spec, faint)}
     assert len(shown) == 160
@@ -92,7 +65,7 @@ def test_charts_of_many_heads_are_small_and_thinned() -> None:
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("name", list(FILLED))
 def test_drawn_empty_and_filled(name: str, whole: Report, specs: Specs, capfd: pytest.CaptureFixture[str]) -> None:
-    empty, full = drawn(specs["light"][name], capfd), drawn(charts(whole, "dark")[name], capfd)
+    empty, full = drawn(specs["light"][name], capfd), drawn(charts_of(whole, "dark")[name], capfd)
     assert THEMES["light"].background in empty
     assert THEMES["dark"].background in full
     for words in PANELS[name]:
@@ -164,7 +137,7 @@ def test_all_weight_on_one_token_is_the_limit_of_the_divergence(specs: Specs) ->
     (line,) = series(specs["light"]["sizes"], "weights within the selected", "limit, where one is proved")
     assert {"calculate": "log(datum.n)", "as": "limit"} in line["transform"]
     low = with_column(**dict.fromkeys(("value", "low", "high", "control"), pl.lit(0.01)))
-    assert y_domain(one_panel(charts(low)["sizes"], "weights within the selected"))[1] >= math.log(max(SIZES))
+    assert y_domain(one_panel(charts_of(low)["sizes"], "weights within the selected"))[1] >= math.log(max(SIZES))
 
 
 def test_bars_count_every_head(whole: Report, specs: Specs) -> None:
@@ -189,7 +162,7 @@ def test_bars_count_every_head(whole: Report, specs: Specs) -> None:
 @pytest.mark.parametrize("values", [[0.3], [0.0, 1.0], [-5.0, 12.0, 3.3], [0.2] * 7, [1e-9, 2e-9], [400.0, 1e5]])
 def test_bars_of_any_values(values: list[float]) -> None:
     of = table(grid(1, len(values))).filter(pl.col("measure") == "decay_exponent").with_columns(value=pl.Series(values))
-    spec = charts(report(grid(1, len(values)), table=of, sample=None))["growth"]
+    spec = charts_of(report(grid(1, len(values)), table=of, sample=None))["growth"]
     (one,) = spec["concat"]
     bars = layer_rows(spec, one["layer"][0])
     assert sum(bar["heads"] for bar in bars) == len(values)
@@ -259,7 +232,7 @@ def test_names_hide_nothing() -> None:
 def test_the_map_marks_what_is_missing(capfd: pytest.CaptureFixture[str]) -> None:
     gone = (pl.col("layer") == 1) & (pl.col("head") == 2)
     odd = table(grid(3, 4)).with_columns(value=pl.when(gone).then(math.nan).otherwise(pl.col("value")))
-    spec = charts(report(grid(3, 4), table=odd), "dark")["map"]
+    spec = charts_of(report(grid(3, 4), table=odd), "dark")["map"]
     for title in PANELS["map"]:
         layers = one_panel(spec, title)["layer"]
         texts = [row for layer in layers if layer["mark"]["type"] == "text" for row in layer_rows(spec, layer)]
@@ -325,7 +298,7 @@ def test_what_is_tiny_or_zero_is_drawn_at_the_edge() -> None:
         low=pl.when(largest).then(-1e-9).otherwise(pl.col("low")),
         control=pl.when(largest).then(1e-30).otherwise(pl.col("control")),
     )
-    one = one_panel(charts(odd)["growth"], "largest weight")
+    one = one_panel(charts_of(odd)["growth"], "largest weight")
     low, high = y_domain(one)
     assert 0 < low < high < 1e7 * low
     assert all(layer["encoding"]["y"]["scale"]["clamp"] for layer in one["layer"])
@@ -365,7 +338,7 @@ ODD: dict[str, Callable[[], Report]] = {
 @pytest.mark.parametrize("odd", list(ODD))
 def test_what_is_missing_stops_no_chart(odd: str, capfd: pytest.CaptureFixture[str]) -> None:
     of = ODD[odd]()
-    said = {name: drawn(spec, capfd) for name, spec in charts(of).items()}
+    said = {name: drawn(spec, capfd) for name, spec in charts_of(of).items()}
     for name, spec in page_charts(of)["light"].items():
         used = {layer["data"]["name"] for one in spec["concat"] for layer in one["layer"]}
         assert set(FILLED[name]) <= used, name  # what no layer uses would not be there for the page to fill
@@ -392,7 +365,7 @@ def test_one_place_shows_points_and_bars_instead_of_lines() -> None:
      ((2, 20, 30), (16, 25), 20), ((3, 20), (16,), 3)],
 )  # fmt: skip
 def test_shown_size_is_twenty_or_the_nearest(sizes: tuple[int, ...], lengths: tuple[int, ...], expected: int) -> None:
-    spec = charts(report(grid(1, 2), sizes=sizes, lengths=lengths, sample=None))["growth"]
+    spec = charts_of(report(grid(1, 2), sizes=sizes, lengths=lengths, sample=None))["growth"]
     assert spec["concat"][2]["title"] == f"separability, N = {expected}"
 
 
@@ -406,7 +379,7 @@ def test_the_typical_head_has_the_median_separability_and_its_own_rows() -> None
         & pl.col("head").is_not_null()
     ).sort("value")  # fmt: skip
     layer, head = at.select("layer", "head").row(7)
-    drawn_charts = charts(of)
+    drawn_charts = charts_of(of)
     assert drawn_charts["sizes"]["title"]["text"].startswith(f"Layer {layer}, head {head}, L = 1024")
     mine = of.table.filter((pl.col("layer") == layer) & (pl.col("head") == head))
     rows = drawn_charts["sizes"]["datasets"]["rows"]
@@ -424,7 +397,7 @@ def test_without_separability_dispersion_tells() -> None:
     )
     assert (
         f"Layer 0, head {of.sort('value')['head'][1]}"
-        in charts(report(grid(1, 3), table=heads))["sizes"]["title"]["text"]
+        in charts_of(report(grid(1, 3), table=heads))["sizes"]["title"]["text"]
     )
 
 
@@ -441,7 +414,7 @@ def test_points_lie_at_their_distance_and_angle() -> None:
         SampleRow(0, 0, 3, (1, 2, 3), (0.5, 0.25, 0.125), (small,)),
         SampleRow(0, 0, 7, (1, 2, 3), (0.5, 0.25, 0.125), (small, Ball(**parts_of))),
     )
-    spec = charts(report(grid(1, 1), sample=window.__class__(256, 0, window.tokens, (1, 2), (3, 7), rows)))["ball"]
+    spec = charts_of(report(grid(1, 1), sample=window.__class__(256, 0, window.tokens, (1, 2), (3, 7), rows)))["ball"]
     assert "query 7: 1 of 2 selected tokens lie in the ball" in spec["title"]["subtitle"][-2]
     points, circle = spec["datasets"]["points"], spec["datasets"]["circle"]
     kinds = ("selected, inside", "selected, outside", "unselected, nearer than a selected one", "unselected")
@@ -461,39 +434,4 @@ def test_points_lie_at_their_distance_and_angle() -> None:
 
 @pytest.mark.parametrize("changes", [{"sample": None}, {"sample": sample(grid(1, 1), tokens=["a"] * 3, queries=1)}])
 def test_without_a_ball_there_is_no_picture_of_it(changes: dict[str, Any]) -> None:
-    assert list(charts(report(grid(2, 2), **changes))) == list(NAMES[:-1])
-
-
-def texts(svg: bytes) -> list[str]:
-    """All text of a drawing; it must be whole as XML."""
-    lines = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
-    return [part for line in lines for part in line.itertext()]
-
-
-@pytest.mark.slow
-def test_every_figure_in_both_themes_with_hostile_names(tmp_path: Path) -> None:
-    manifest = MANIFEST | {"model": {"name": "/home/ada/mine"}, "text": {"name": HOSTILE}}
-    places = grid(1, 2)
-    written = figures(report(places, manifest=manifest, sample=sample(places, tokens=[HOSTILE] * 64)), tmp_path / "new")
-    assert {path.name for path in written} == {
-        f"{name}{look}.{ending}" for name in NAMES for look in ("", "-dark") for ending in ("png", "svg", "pdf")
-    }
-    assert Counter(path.suffix for path in (tmp_path / "new").iterdir()) == dict.fromkeys((".png", ".svg", ".pdf"), 14)
-    for path in written:
-        content = path.read_bytes()
-        if path.suffix == ".png":
-            width, height = struct.unpack(">II", content[16:24])
-            assert 900 < width < 1500
-            assert 400 < height < 2400
-        elif path.suffix == ".svg":
-            said = texts(content)
-            assert THEMES["dark" if path.stem.endswith("-dark") else "light"].background.encode() in content
-            assert any(words.startswith("mine on <script>alert(1)</script>") for words in said)
-            assert any(words.endswith("?") for words in said)
-            assert b"<script" not in content
-
-
-def test_a_file_in_the_way(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("x")
-    with pytest.raises(AbbeError, match=r"taken is a file: give a folder for the figures"):
-        abbe.views.figures(report(grid(1, 1)), tmp_path / "taken")
+    assert list(charts_of(report(grid(2, 2), **changes))) == list(NAMES[:-1])

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import made_up_report as made
 import polars as pl
 import pytest
-from page_in_browser import Opened, Seen, needs_browser
+from page_in_browser import Seen, needs_browser
 from report_in_browser import PLACES, rows_given, value_of
 
 from abbe.studies import Report
@@ -225,36 +224,6 @@ def test_the_rows_of_the_charts(seen: Seen, report: Report) -> None:
     others = rows_given(seen, "alternatives", seen.cell(2, 2).click)["chosen"]
     assert [row["normalizer"] for row in others] == list(made.ALTERNATIVES)
     assert {(row["layer"], row["head"]) for row in others} == {(2, 2)}
-
-
-@pytest.mark.slow
-def test_charts_change_with_the_head(opened: Opened) -> None:
-    seen = opened().ready().drawn("light").printed()
-    lines = "document.querySelectorAll(`[data-chart=${name}] .mark-line path`)"
-    shapes = f"name => [...{lines}].map(e => e.getAttribute('d')).join()"
-    for chart in ("sizes", "lengths", "growth", "gradient"):
-        seen.cell(0, 0).click()
-        seen.page.wait_for_timeout(150)
-        before = seen.page.evaluate(shapes, chart)
-        seen.cell(2, 2).click()
-        seen.page.wait_for_function(f"before => ({shapes})('{chart}') !== before", arg=before)
-    seen.quiet()
-
-
-@pytest.mark.slow
-def test_a_point_has_a_tooltip_and_a_chart_can_be_saved(opened: Opened) -> None:
-    seen = opened().ready().drawn("light")
-    points = seen.page.locator("[data-chart=ball]:not(.print) .mark-symbol.role-mark path")
-    points.nth(points.count() - 2).hover()  # the last one is the centre
-    tooltip = seen.page.locator("#vg-tooltip-element.visible")
-    tooltip.wait_for()
-    assert "distance" in tooltip.inner_text()
-    chart = seen.page.locator("[data-chart=sizes]:not(.print)")
-    chart.locator("summary").click()
-    with seen.page.expect_download() as waiting:
-        chart.get_by_text("Save as SVG").click()
-    assert Path(waiting.value.path()).read_bytes().startswith(b"<svg")
-    assert seen.messages == []
 
 
 # -- Tokens -----------------------------------------------------------------------------------------------------------

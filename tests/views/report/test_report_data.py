@@ -7,20 +7,19 @@ import gzip
 import json
 import math
 import re
-from typing import Any
 
 import made_up_report as made
 import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from parsed_page import unpacked, unpacked_table
 from polars.testing import assert_frame_equal
-from unpacked_page import unpacked, unpacked_table
 
 from abbe.results import SCHEMA
 from abbe.studies import Report
 from abbe.views import page
-from abbe.views.html import both_themes, packed_table, plain_value
+from abbe.views.html import both_themes, packed_table
 
 
 def five_digits(table: pl.DataFrame) -> pl.DataFrame:
@@ -105,19 +104,3 @@ def test_codes_of_many_values(number: int) -> None:
 def test_empty_tables_and_columns() -> None:
     empty = pl.DataFrame(schema=SCHEMA)
     assert_frame_equal(unpacked_table(gzip.decompress(base64.b64decode(packed_table(empty)))), empty)
-
-
-@pytest.mark.parametrize(
-    ("value", "plain"),
-    [
-        (1.2345678, 1.2346),
-        (math.nan, "NaN"),
-        (math.inf, "Infinity"),
-        (-math.inf, "-Infinity"),
-        (None, None),
-        ("a", "a"),
-        (7, 7),
-    ],
-)
-def test_values_that_json_can_hold(value: Any, plain: Any) -> None:
-    assert plain_value(value) == plain

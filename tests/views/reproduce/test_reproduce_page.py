@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import CLAIMS, MANIFEST, figures, reproduction
-from parsed_page import HOSTILE, Page
+from made_up import CLAIMS, figures, reproduction
+from parsed_page import Page
 
-from abbe import AbbeError
-from abbe.studies import Claim
-from abbe.views import figures as save_figures
 from abbe.views.html import as_json
 from abbe.words.numbers import duration
 
@@ -28,16 +24,10 @@ def page(text: str) -> Page:
     return Page(text)
 
 
-def test_the_page_asks_for_nothing(text: str, page: Page) -> None:
-    assert text.startswith("<!doctype html>")
+def test_the_page_is_small_and_names_the_paper(text: str, page: Page) -> None:
     assert len(text.encode()) < 2_500_000
-    links = [(tag, value) for tag, _, value in page.asks]
-    assert {tag for tag, _ in links} == {"a"}
-    assert {value for _, value in links if not (value or "").startswith("#")} == {"https://arxiv.org/abs/2508.17821"}
-    assert not {"link", "iframe", "img", "object", "embed", "base", "form"} & set(page.tags)
-    assert all(f'id="{value[1:]}"' in text for _, value in links if value and value.startswith("#"))
-    for forbidden in ("@import", "url("):
-        assert forbidden not in re.sub(r"<script.*?</script>", "", text, flags=re.DOTALL)
+    links = [value or "" for _, _, value in page.asks]
+    assert {value for value in links if not value.startswith("#")} == {"https://arxiv.org/abs/2508.17821"}
 
 
 def test_every_figure_is_there_in_both_themes_with_its_data_once(page: Page) -> None:
@@ -66,29 +56,6 @@ def test_what_was_measured_is_reported(page: Page) -> None:
     for ours, paper in (("1 min 32 s", "24 min"), ("1 min 1 s", "37 min"), ("4 min 22 s", "17 h"), ("48.9 s", "1 min")):
         assert ours in page.text
         assert paper in page.text
-
-
-def test_hostile_text_is_inert() -> None:
-    claim = Claim("2a", HOSTILE, HOSTILE, HOSTILE, HOSTILE, "holds", {HOSTILE: 1.5})
-    manifest = MANIFEST | {
-        "model": {"name": HOSTILE, "about": HOSTILE},
-        "text": {"name": HOSTILE},
-        "skipped": [HOSTILE],
-        HOSTILE: HOSTILE,
-    }
-    odd = reproduction(manifest=manifest, claims=(claim,), figures={"4": figures()["4"]})
-    text = odd.to_html()
-    plain = Page(reproduction(claims=(claim,), figures={"4": figures()["4"]}).to_html())
-    parsed = Page(text)
-    assert "<script>alert" not in text
-    assert "<img src=x" not in text
-    assert "onerror" not in parsed.attributes
-    assert parsed.tags.count("script") == plain.tags.count("script") == 4
-    assert set(parsed.tags) == set(plain.tags)
-    assert parsed.text.count("alert(1)") >= 10  # as text: title, heading, facts, statement, skipped, manifest
-    assert "{{ 7*7 }}" in parsed.text
-    assert "49" not in parsed.text
-    assert parsed.policy == plain.policy
 
 
 def test_embedded_json_cannot_be_read_as_markup() -> None:
@@ -138,29 +105,3 @@ def test_a_claim_on_a_figure_that_is_not_there_has_no_link() -> None:
 )  # fmt: skip
 def test_duration(seconds: float | None, shown: str) -> None:
     assert duration(seconds) == shown
-
-
-def test_figures_are_saved_in_both_themes(tmp_path: Path) -> None:
-    few = reproduction(figures={"drift": figures()["drift"], "2a": figures()["2a"]})
-    written = save_figures(few, tmp_path / "new" / "folder")
-    assert [path.name for path in written] == [
-        f"figure-{name}{theme}.{ending}"
-        for name in ("2a", "drift")
-        for theme in ("", "-dark")
-        for ending in ("png", "svg", "pdf")
-    ]
-    for path in written:
-        content = path.read_bytes()
-        assert content.startswith({".png": b"\x89PNG", ".svg": b"<svg", ".pdf": b"%PDF"}[path.suffix])
-        assert len(content) > 8000
-    assert b"#12161c" in (tmp_path / "new/folder/figure-2a-dark.svg").read_bytes()
-    width = int.from_bytes((tmp_path / "new/folder/figure-2a.png").read_bytes()[16:20])
-    assert 1200 < width < 1600  # twice the width on a page
-    assert save_figures(few, str(tmp_path / "new" / "folder")) == written
-
-
-def test_a_file_is_no_folder_for_figures(tmp_path: Path) -> None:
-    (tmp_path / "here").write_text("x")
-    for target in (tmp_path / "here", tmp_path / "here" / "below"):
-        with pytest.raises(AbbeError, match="is a file: give a folder for the figures"):
-            save_figures(reproduction(), target)

@@ -2,77 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
-from rich.console import Console
-
-from abbe.studies import Lift
-from abbe.views import figures, terminal
-from abbe.words.finding import Finding
-
-JUDGED = {"loss": 3.0, "zeros": 0.0, "active": 128.0, "effective_tokens": 12.0, "lists": 0.1, "sentences": 0.8}
-
-
-def made_up(goal: str = "sparse") -> Lift:
-    """Two layers under two candidates; a plan and a mixed one, the first tuned and judged."""
-    spec = "entmax:alpha=1.5"
-    scan = [
-        {"layers": str(layer), "first": layer, "last": layer, "normalizer": one, "harm": harm, "gain": 0.5,
-         "zeros": 0.9, "effective_tokens": 5.0, "effective_tokens_baseline": 8.0, "sensitivity_ratio": 0.5}
-        for one, harms in ((spec, (0.012, -0.004)), ("topk:k=4", (0.002, None)))
-        for layer, harm in enumerate(harms)
-    ]  # fmt: skip
-    plans = [
-        {"plan": plan, "layers": 2, "steps": steps, "loss": 3.1, "rise": 0.003, "rise_low": 0.001, "rise_high": 0.004,
-         "gain": 0.7, "zeros": 0.7, "active": 30.0, "effective_tokens": 9.0, "chosen": chosen}
-        for plan, steps, chosen in ((f"layers.0-1={spec}", 8, True), (f"layers.0={spec}; layers.1=topk:k=4", 0, False))
-    ]  # fmt: skip
-    rise = {"rise": 0.0021, "rise_low": -0.0009, "rise_high": 0.0049}
-    rise |= {"lists_gain": 0.12, "lists_gain_low": 0.06, "lists_gain_high": 0.14, "sentences_gain": 0.0}
-    table = [{"contender": "baseline"} | JUDGED | {"time_ratio": 1.0, "seconds": 0.1}]
-    table.append({"contender": "plan"} | JUDGED | {"zeros": 0.74, "time_ratio": 1.2, "seconds": 0.12} | rise)
-    keys = [
-        {"contender": name, "length": 256, "depth": depth, "prompts": 4, "right": 0.25, "right_low": 0.0,
-         "right_high": 0.6, "log_probability": -7.5}
-        for name in ("baseline", "plan") for depth in (0.0, 1.0)
-    ] if goal == "retrieval" else []  # fmt: skip
-    manifest = {
-        "model": {"name": "made-up", "source": "made-up"}, "text": {"name": "book.txt"}, "skipped": [],
-        "settings": {"goal": goal, "max_loss": 0.005, "steps": 8, "seed": 3, "length": 64},
-        "loss_lengths": [64, 256] if goal == "retrieval" else [64],
-        "call": {"absent": [], "arguments": {
-            "model": "/home/u/made-up", "text": ["book.txt"], "normalizers": [spec, "topk:k=4"], "queries": 8,
-            "lengths": [64, 256], "budget": None, "max_loss": "0.5%",
-        }},
-    }  # fmt: skip
-    if goal == "retrieval":
-        for row, more in zip(table, ({}, {"longer_rise": 0.001, "longer_rise_low": 0.0, "longer_rise_high": 0.002}),
-                             strict=True):  # fmt: skip
-            row |= {"longer_loss": 2.5, "pass_keys": 0.5} | more
-    frames = {"table": table, "scan": scan, "plans": plans, "keys": keys}
-    tables = {name: Lift.frame(name).of(rows) for name, rows in frames.items()}
-    said = (Finding("lifted", "Lifted: it is so.", "the rule"),)
-    plan, file = f"layers.0-1={spec}", Path("lifted/plan.safetensors")
-    return Lift(lifted=True, plan=plan, **tables, findings=said, manifest=manifest, file=file)
-
-
-def shown(result: Lift, columns: int = 80) -> str:
-    console = Console(width=columns, no_color=True, record=True, file=io.StringIO())
-    console.print(terminal(result))
-    return console.export_text()
+from chart_parts import printed
+from made_up_lift import made_up
 
 
 @pytest.mark.parametrize("goal", ["sparse", "retrieval"])
 def test_the_terminal_shows_what_was_tested_the_answer_first(goal: str) -> None:
-    text = shown(made_up(goal))
-    assert "\N{HORIZONTAL ELLIPSIS}" not in text
-    assert max(map(len, text.splitlines())) <= 80
+    text = printed(made_up(goal))
     words = " ".join(text.split())
     wanted = "be made sparse" if goal == "sparse" else "find more pass keys"
     assert words.startswith(f"Can made-up {wanted} with another normalizer?")
@@ -128,33 +70,9 @@ def test_the_page_holds_sentences_tables_and_commands(goal: str) -> None:
     assert ("Pass keys by length and depth" in page) is (goal == "retrieval")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("goal", ["sparse", "loss", "retrieval"])
-def test_charts_can_be_drawn(goal: str, tmp_path: Path) -> None:
-    files = figures(made_up(goal), tmp_path)
-    assert all(file.stat().st_size > 1000 for file in files)
-    assert len(files) == 6 * (3 if goal == "retrieval" else 2)  # light and dark, as PNG, SVG and PDF
-
-
 def test_a_search_in_which_everything_was_learned_has_no_scan() -> None:
     result = made_up("retrieval")
     learned = replace(result, scan=result.scan.clear())
     assert set(learned.view().charts("light")) == {"plans", "keys"}
     assert "Each group of layers alone" not in learned.to_html()
-    assert "plan" in shown(learned)
-
-
-def test_hostile_words_are_escaped() -> None:
-    evil = "<script>alert(1)</script>"
-    finding = Finding(evil, evil, evil, {evil: evil})
-    settings = dict(made_up().manifest["settings"]) | {"goal": evil}
-    manifest = {
-        "model": {"name": evil, "source": evil},
-        "text": {"name": evil},
-        "settings": settings,
-        "skipped": [evil],
-    }
-    plans = made_up().plans.with_columns(plan=pl.lit(f"layers.0={evil}"))
-    hostile = replace(made_up(), plan=evil, findings=(finding,), manifest=manifest, plans=plans)
-    assert evil not in hostile.to_html()
-    assert evil not in hostile._repr_html_()
+    assert "plan" in printed(learned)

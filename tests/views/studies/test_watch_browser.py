@@ -6,7 +6,7 @@ from pathlib import Path
 
 import made_up_watch as made
 import pytest
-from page_in_browser import PHONE, WIDE, Opened, needs_browser
+from page_in_browser import Opened, needs_browser
 
 from abbe.views import page as page_of
 from abbe.words.numbers import number
@@ -58,17 +58,6 @@ def test_what_is_unknown_in_an_address_is_left_out(opened: Opened) -> None:
     unknown = opened(link="#head=9.9&measure=nothing&step=x").ready()
     assert unknown.text("#map-step") == "1,000"
     unknown.quiet()
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(("viewport", "theme"), [(PHONE, "dark"), (WIDE, "light"), (WIDE, "dark"), (PHONE, "light")])
-def test_nothing_is_wider_than_the_screen(opened: Opened, viewport: dict[str, int], theme: str) -> None:
-    seen = opened(theme, viewport).ready()
-    for details in seen.page.locator("details").all():
-        details.locator("summary").click()
-    assert seen.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
-    assert seen.page.locator("#curves svg").bounding_box()["width"] <= viewport["width"]
-    seen.quiet()
 
 
 @pytest.mark.slow

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import made_up_watch as made
+import parsed_page
 import pytest
-import unpacked_page
-from rich.console import Console
+from chart_parts import printed
 
 import abbe
 from abbe.training import Training
-from abbe.views import card, figures, page, terminal
-
-EVIL = "<script>document.title='x'</script>\"' &amp; \u202eabc"
-
+from abbe.views import card, figures, page
 
 UNCHECKED = {"every": 50, "alerts": False}
 AGAIN = [(50, "sink", 0, 0, 0.4, 0.3), (200, "sink", 0, 0, 0.5, 0.3)]
@@ -85,14 +81,14 @@ def test_words_are_those_of_the_manifest() -> None:
 def test_the_page_holds_every_value_of_a_short_run() -> None:
     training = made.training()
     shown = page(training)
-    about = json.loads(unpacked_page.unpacked(shown, "about"))
+    about = json.loads(parsed_page.unpacked(shown, "about"))
     steps, places = about["steps"], about["places"]
     assert steps == [record["step"] for record in training.records]
     assert [words["name"] for words in about["measures"]] == list(made.MEASURES)
     assert [(alert["step"], alert["layer"], alert["head"]) for alert in about["alerts"]] == [
         (alert[0], alert[2], alert[3]) for alert in made.ALERTS
     ]
-    table = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "table"))
+    table = parsed_page.unpacked_table(parsed_page.unpacked(shown, "table"))
     assert table.height == len(steps) * len(places)
     for at in (0, 3, table.height - 1):
         step, place = steps[at // len(places)], places[at % len(places)]
@@ -100,7 +96,7 @@ def test_the_page_holds_every_value_of_a_short_run() -> None:
             assert table[measure][at] == pytest.approx(made.value(measure, step, **place), rel=1e-4)
         assert table["entropy limit"][at] == 3.0
         assert table["max_weight control"][at] == 0.05
-    model = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "model"))
+    model = parsed_page.unpacked_table(parsed_page.unpacked(shown, "model"))
     assert model["loss"].to_list() == pytest.approx([5 - step / 500 for step in steps], rel=1e-4)
     assert (model["entropy low"] <= model["entropy mean"]).all()
 
@@ -117,19 +113,8 @@ def test_the_text_is_there_without_scripts() -> None:
 def test_only_a_page_that_is_kept_fresh_loads_itself_again() -> None:
     shown = page(made.training().view(reload=5))
     assert '<noscript><meta http-equiv="refresh" content="5"></noscript>' in shown
-    assert json.loads(unpacked_page.unpacked(shown, "about"))["reload"] == 5
-    assert json.loads(unpacked_page.unpacked(page(made.training()), "about"))["reload"] is None
-
-
-def test_hostile_text_is_escaped_and_no_host_is_named() -> None:
-    alerts = [(50, EVIL, 0, 0, 1.0, 0.5)]
-    training = made.training(alerts=alerts, model={"name": EVIL}, skipped=[EVIL])
-    shown = page(training)
-    assert "<script>document" not in shown
-    assert "<script>document" not in card(training)
-    assert len(re.findall(r"<script>", shown)) == len(re.findall(r"<script>", page(made.training())))
-    assert not re.search(r"""(?:src|href)=["'](?!#)""", shown)
-    assert "default-src &#39;none&#39;" in shown
+    assert json.loads(parsed_page.unpacked(shown, "about"))["reload"] == 5
+    assert json.loads(parsed_page.unpacked(page(made.training()), "about"))["reload"] is None
 
 
 def test_odd_numbers_do_not_break_the_page() -> None:
@@ -140,10 +125,10 @@ def test_odd_numbers_do_not_break_the_page() -> None:
     record["heads"]["entropy"]["value"][0][0] = None
     del record["heads"]["max_logit"]
     shown = page(training)
-    table = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "table"))
+    table = parsed_page.unpacked_table(parsed_page.unpacked(shown, "table"))
     assert table["entropy"].to_list()[6] is None
     assert table["max_logit"].to_list()[6:] == [None] * 6
-    assert json.loads(unpacked_page.unpacked(shown, "about"))["alerts"][0]["numbers"]
+    assert json.loads(parsed_page.unpacked(shown, "about"))["alerts"][0]["numbers"]
 
 
 def test_a_run_without_a_step_has_a_page_and_a_figure(tmp_path: Path) -> None:
@@ -154,7 +139,7 @@ def test_a_run_without_a_step_has_a_page_and_a_figure(tmp_path: Path) -> None:
 
 
 def steps_of(shown: str) -> list[int]:
-    return list(json.loads(unpacked_page.unpacked(shown, "about"))["steps"])
+    return list(json.loads(parsed_page.unpacked(shown, "about"))["steps"])
 
 
 def test_a_long_run_shows_first_last_alerts_and_others_evenly() -> None:
@@ -176,7 +161,7 @@ def test_a_spike_between_shown_steps_stays_in_the_band() -> None:
     training.records[spike]["model"]["max_logit_max"] = 1e6
     shown = page(training)
     steps = steps_of(shown)
-    high = unpacked_page.unpacked_table(unpacked_page.unpacked(shown, "model"))["max_logit high"].to_list()
+    high = parsed_page.unpacked_table(parsed_page.unpacked(shown, "model"))["max_logit high"].to_list()
     assert high.count(1e6) == 1
     at = high.index(1e6)
     assert steps[at - 1] < spike < steps[at]
@@ -198,18 +183,6 @@ def test_a_long_run_of_many_heads_stays_below_five_megabytes() -> None:
 
 
 def test_the_terminal_shows_sentence_alerts_and_last_values() -> None:
-    console = Console(width=100, record=True, force_terminal=False)
-    with console.capture() as said:
-        console.print(terminal(made.training(model={"name": "tiny\x1b[31m"})))
-    text = said.get()
+    text = printed(made.training(), 100)
     for words in ("3 alerts:", "logit above 100", "1.0", "Over all heads, step 1,000", "largest weight"):
         assert words in text
-    assert "\x1b" not in text
-
-
-def test_figures_are_drawn_in_both_themes(tmp_path: Any) -> None:
-    files = figures(made.training((1, 50, 100)), tmp_path / "figures")
-    assert sorted(file.name for file in files) == [
-        f"watch{theme}.{ending}" for theme in ("-dark", "") for ending in ("pdf", "png", "svg")
-    ]
-    assert "entropy" in (tmp_path / "figures" / "watch.svg").read_text()
