@@ -7,48 +7,53 @@ from typing import Any
 
 import pytest
 import torch
-from inside import swap_module as _swap
 from test_tap_capture import listen as tapped
 from tiny_models import FAMILIES, LENGTH, gpt_oss, llama, t5, text_pair, tokens
 from torch import Tensor
+from transformers import AttentionInterface
 
 from abbe import AbbeError, normalizer, swap
 from abbe.models import AttentionCall
 
-swapped_attention = _swap.swapped_attention
 pytestmark = pytest.mark.usefixtures("no_grad")
 RULES = {"*.heads.0,3": "entmax:alpha=1.5", "layers.1.heads.1": "topk:k=2"}
 Heard = list[tuple[AttentionCall, Tensor]]
 
 
-def heard(network: Any, what: Any, check: bool = False, **inputs: Any) -> Heard:
-    """Calls and the weights of all their queries."""
+def heard(network: Any, what: Any, check: bool = False, outputs: list[Tensor] | None = None, **inputs: Any) -> Heard:
+    """Calls and the weights of all their queries; the outputs of the layers are added to `outputs`."""
     calls: Heard = []
 
     def listener(call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
         calls.append((call, weights_of(torch.arange(call.query.shape[-2]))))
 
-    with swap(network, what) as swapped:
+    with swap(network, what) as swapped, pytest.MonkeyPatch.context() as patch:
         if check:
             swapped.check(**inputs)
+        if outputs is not None:
+            wrap_attention(network, patch, lambda function, *args: outputs.append(function(*args)) or outputs[-1])
         swapped.listen(listener)
         network(**inputs)
     assert calls  # or every loop over them would pass
     return calls
 
 
+def wrap_attention(network: Any, patch: pytest.MonkeyPatch, wrapper: Callable[..., Tensor]) -> None:
+    """Put a function between the model and its attention function."""
+    names, name = AttentionInterface._global_mapping, network.config._attn_implementation
+    function = names[name]
+
+    def wrapped(module: Any, *states: Any, **keywords: Any) -> tuple[Tensor, None]:
+        return wrapper(lambda *given: function(module, *given, **keywords)[0], *states), None
+
+    patch.setitem(names, name, wrapped)
+
+
 @pytest.mark.parametrize("what", ["sparsemax", RULES], ids=["one", "groups"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_weights_are_those_that_the_layer_uses(name: str, what: Any) -> None:
-    network, outputs = FAMILIES[name].build(), []
-
-    def seen(*args: Any) -> Tensor:
-        outputs.append(swapped_attention(*args))
-        return outputs[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_swap, "swapped_attention", seen)
-        calls = heard(network, what, **FAMILIES[name].inputs())
+    outputs: list[Tensor] = []
+    calls = heard(FAMILIES[name].build(), what, outputs=outputs, **FAMILIES[name].inputs())
     assert len(calls) == len(outputs) > 1
     for (call, weights), output in zip(calls, outputs, strict=True):
         assert weights.shape == (4, call.query.shape[-2], call.key.shape[-2])
@@ -103,8 +108,8 @@ def test_check_finds_rounding_alone(name: str) -> None:
 
 def test_check_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     network = llama()
-    wrong = lambda call, groups: swapped_attention(call._replace(query=1.1 * call.query), groups)  # noqa: E731
-    monkeypatch.setattr(_swap, "swapped_attention", wrong)
     expected = "check failed: softmax swapped in changes the output of LlamaForCausalLM"
-    with swap(network, "sparsemax") as swapped, pytest.raises(AbbeError, match=expected):
-        swapped.check(input_ids=tokens())
+    with swap(network, "sparsemax") as swapped:
+        wrap_attention(network, monkeypatch, lambda function, query, *rest: function(1.1 * query, *rest))
+        with pytest.raises(AbbeError, match=expected):
+            swapped.check(input_ids=tokens())

@@ -8,7 +8,6 @@ import pytest
 import tiny_models as tiny
 import torch
 from inside import normalizers_row_map as _row_map
-from inside import swap_module as _swap
 from swap_reference import reference, reference_output
 from transformers import DynamicCache, StaticCache
 
@@ -142,19 +141,18 @@ def test_steps_with_a_cache_give_what_one_pass_gives(build: Any, cache: Any, wha
     assert done == tiny.LENGTH
 
 
-def test_steps_by_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So short a text would else be left to the reference."""
-    network, seen, run = tiny.llama(), [], _row_map.run_forward
+def test_a_swapped_model_uses_kernels_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its two layers have 2592 logits."""
+    seen, run = [], _row_map.run_forward
     monkeypatch.setattr(_row_map, "run_forward", lambda *args: (seen.append(args[2]), run(*args))[1])
-    last_step(network, "entmax:alpha=1.5", monkeypatch)
-    normalizer("sparsemax")(torch.randn(4, 19))  # outside of the model all is as before
+    last_step(tiny.llama(), "entmax:alpha=1.5")
+    normalizer("sparsemax")(torch.randn(4, 1024))  # outside of the model all is as before
     assert seen == ["entmax15"] * 2
 
 
-def last_step(network: Any, spec: str, monkeypatch: pytest.MonkeyPatch, cache: Any = None) -> None:
-    """The last token of a text in a cache, by kernels, gives what the whole text gives."""
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
-    ids, cache = tiny.tokens(), cache or DynamicCache(config=network.config)
+def last_step(network: Any, spec: str, cache: Any = None, texts: int = 2) -> None:
+    """The last token of texts in a cache gives what the whole text gives."""
+    ids, cache = tiny.tokens(batch=texts), cache or DynamicCache(config=network.config)
     with swap(network, spec):
         network(input_ids=ids[:, :-1], past_key_values=cache)
         logits = network(input_ids=ids[:, -1:], past_key_values=cache).logits
@@ -162,11 +160,18 @@ def last_step(network: Any, spec: str, monkeypatch: pytest.MonkeyPatch, cache: A
     torch.testing.assert_close(logits[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("texts", "entered"), [(26, 0), (27, 2)])
+def test_short_texts_do_not_wait_for_a_kernel(texts: int, entered: int, steps: list[str]) -> None:
+    """They have fewer than 2048 logits, of four heads and 19 keys."""
+    last_step(tiny.llama(), "entmax:alpha=1.5", texts=texts)
+    assert len(steps) == entered
+
+
+@pytest.mark.usefixtures("fused")
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "ssmax:s=0.5", "scaled:of=sparsemax,t=-0.5", "topk:k=3"])
 @tiny.builds(tiny.gpt2, tiny.llama)
-def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+def test_a_model_step_by_step(build: Any, spec: str, steps: list[str]) -> None:
     network, ids = build(), tiny.tokens()
     cache = DynamicCache(config=network.config)
     wanted = reference_output(network, spec, input_ids=ids)
@@ -179,17 +184,17 @@ def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypat
     assert steps
 
 
+@pytest.mark.usefixtures("fused")
 @tiny.builds(tiny.mistral, tiny.gemma2, tiny.gpt_oss)
-def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(
-    build: Any, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    last_step(build(), "entmax:alpha=1.5", monkeypatch)
+def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(build: Any, steps: list[str]) -> None:
+    last_step(build(), "entmax:alpha=1.5")
     assert not steps
 
 
-def test_a_long_static_cache_shows_only_what_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fused")
+def test_a_long_static_cache_shows_only_what_is_filled() -> None:
     network = tiny.llama()
-    last_step(network, "sparsemax", monkeypatch, StaticCache(config=network.config, max_cache_len=64))
+    last_step(network, "sparsemax", StaticCache(config=network.config, max_cache_len=64))
 
 
 @pytest.mark.quick(8)
@@ -206,10 +211,8 @@ def test_generation_with_softmax_is_the_models_own(name: str, cache: str | None)
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("name", tiny.CAUSAL)
-def test_generation_with_entmax_is_that_without_a_cache(
-    name: str, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+@pytest.mark.usefixtures("fused")
+def test_generation_with_entmax_is_that_without_a_cache(name: str, steps: list[str]) -> None:
     network, ids = tiny.FAMILIES[name].build(), tiny.tokens()[:1]
     settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     with swap(network, "entmax:alpha=1.5"):
