@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -28,20 +26,6 @@ pytestmark = pytest.mark.usefixtures("no_grad")
 SHARPER = "layers.0.heads.1=softmax:temperature=0.6; layers.1=learned-temperature:t=0.5/-0.3/0.2/0.1"
 SPARSE = "layers.0.heads.0,2=topk:k=3; layers.1=entmax:alpha=1.5,learn=true"
 Made = Callable[..., Any]
-
-
-@pytest.fixture
-def same_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check loads the folder here: a fresh process takes seconds to import torch."""
-
-    def run(command: list[str], *, input: str, **_: Any) -> Any:
-        with monkeypatch.context() as patch:
-            patch.setattr(sys, "meta_path", [*sys.meta_path])
-            patch.setattr(sys, "stdin", io.StringIO(input))
-            runpy.run_path(command[-1], run_name="__main__")
-        return subprocess.CompletedProcess(command, 0)
-
-    monkeypatch.setattr(subprocess, "run", run)
 
 
 def tiny(**settings: Any) -> Any:
