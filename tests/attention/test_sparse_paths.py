@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 from attention_problems import make
-from inside import sparse_op
+from inside import _blockwise, _sparse, kernels_switch, sparse_op
+from inside import sparse_backward as backward
+from inside import sparse_call as call
 from normalizer_cases import slow
 from safetensors.torch import load_file
 from torch import Tensor
@@ -21,11 +23,7 @@ from torch.testing import assert_close
 from torch.utils.data import DataLoader, Dataset
 
 import abbe
-from abbe._attention import sparse as op
-from abbe._attention import sparse_backward as backward
-from abbe._attention import sparse_forward as call
-from abbe._attention.attend import _blockwise, _sparse, attention
-from abbe._kernels import switch
+from abbe import attention
 
 SPEC = "entmax:alpha=1.5"
 NEVER = 2.0
@@ -50,7 +48,7 @@ def supports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(kept))
         return real(rule, grad, inputs, kept, needed)
 
-    monkeypatch.setattr(op, "gradients", spy)
+    monkeypatch.setattr(sparse_op, "gradients", spy)
     return seen
 
 
@@ -76,8 +74,8 @@ def test_what_is_not_kept_is_made_again(supports: list[int], monkeypatch: pytest
     monkeypatch.setattr(call, "PACKED_BLOCK", 1 << 19)
     expected = gradients(_sparse(*inputs, SPEC, NEVER, causal=True), inputs)
     for kept in (0, 8 * 3000):
-        monkeypatch.setattr(op, "KEPT_BYTES", kept)
-        monkeypatch.setattr(op, "KEPT_PER_INPUT", 0)
+        monkeypatch.setattr(sparse_op, "KEPT_BYTES", kept)
+        monkeypatch.setattr(sparse_op, "KEPT_PER_INPUT", 0)
         assert_close(gradients(_sparse(*inputs, SPEC, NEVER, causal=True), inputs), expected, rtol=0, atol=0)
     assert supports[1] == 0 < supports[2] < supports[0]
 
@@ -244,22 +242,10 @@ def test_compiles_in_one_graph(dropout: float) -> None:
 
 def test_the_operator_is_sound() -> None:
     q, k, v = float32(queries=20, keys=20, heads=2, kv_heads=1, batch=(1,))
-    arguments = (
-        q,
-        k,
-        v,
-        None,
-        None,
-        torch.zeros(2),
-        torch.ones(1),
-        torch.tensor(0),
-        "entmax15",
-        0.25,
-        None,
-        True,
-        None,
+    parameters = (None, None, torch.zeros(2), torch.ones(1), torch.tensor(0), "entmax15", 0.25, None, True, None)
+    torch.library.opcheck(
+        sparse_op._attention_op, (q, k, v, *parameters, 0.0), test_utils=("test_schema", "test_faketensor")
     )
-    torch.library.opcheck(op._attention_op, (*arguments, 0.0), test_utils=("test_schema", "test_faketensor"))
 
 
 _SEPARATE = """
@@ -279,7 +265,7 @@ print(len(seen), "numba" in sys.modules)
 def test_without_kernels_full_rows_are_taken(supports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, as if ABBE_KERNELS were off; the switch itself is tested in processes of its own."""
     inputs = float32(queries=1100, keys=1100)
-    monkeypatch.setattr(switch, "_on", False)
+    monkeypatch.setattr(kernels_switch, "_on", False)
     without = gradients(attention(*inputs, SPEC, causal=True), inputs)
     assert supports == []
     monkeypatch.undo()
@@ -393,17 +379,14 @@ def test_workers_of_a_data_loader_do_not_hang() -> None:
         torch.set_num_threads(threads)
 
 
-def test_an_alpha_that_learns_has_the_gradient_of_full_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    taken: list[bool] = []
-    real = sparse_op.attend
-    monkeypatch.setattr(sparse_op, "attend", lambda *given: (taken.append(True), real(*given))[1])
+def test_an_alpha_that_learns_has_the_gradient_of_full_rows(sparse_calls: list[str]) -> None:
     grads = []
     for dtype in (torch.float32, torch.float64):
         made = abbe.normalizer("entmax:alpha=1.4,learn=true").to(dtype)
         q, k, v = seeded(5, dtype=dtype)
         abbe.attention(q, k, v, made, causal=True).square().sum().backward()
         grads.append([parameter.grad for parameter in made.parameters()])
-    assert taken  # in float32; float64 takes full rows
+    assert sparse_calls == ["entmax"]  # in float32; float64 takes full rows
     assert bool((grads[0][0] != 0).all())
     assert_close(grads[0], grads[1], check_dtype=False, rtol=2e-3, atol=1e-3)
 

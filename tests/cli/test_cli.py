@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from cli_runs import run, run_main
 
-import abbe
 from abbe import studies
 from abbe.bounds import catalogue
 from abbe.studies import Verdict, Verdicts, verify

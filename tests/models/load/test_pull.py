@@ -324,7 +324,7 @@ def fail_with_28(*_: Any) -> None:
 @pytest.mark.parametrize(
     ("owner", "name", "failing"),
     [
-        (subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout="", stderr="connection broken by it")),
+        (subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout="", stderr="connection broken by")),
         (os, "rename", fail_with_28),
     ],
 )

@@ -10,8 +10,22 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import FAMILIES, SMALL, bert, builds, gemma2, gpt2, gpt_oss, llama, make, mistral, t5
-from tiny_models import relative_error, text_pair, tokens
+from tiny_models import (
+    FAMILIES,
+    SMALL,
+    bert,
+    builds,
+    gemma2,
+    gpt2,
+    gpt_oss,
+    llama,
+    make,
+    mistral,
+    relative_error,
+    t5,
+    text_pair,
+    tokens,
+)
 from torch import Tensor
 
 from abbe import AbbeError
