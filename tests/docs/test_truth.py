@@ -109,13 +109,6 @@ def test_the_number_of_normalizers() -> None:
     assert [int(count) for count in counts] == [len(abbe.list_normalizers())]
 
 
-def test_the_readme_is_read_in_a_few_minutes() -> None:
-    """600 to 800 words, code among them; addresses of links and signs of tables are none."""
-    text = re.sub(r"\]\([^)]*\)", "]", (ROOT / "README.md").read_text(encoding="utf-8"))
-    words = [word for word in re.sub(r"[|#*`!\[\]()]", " ", text).split() if re.search(r"\w", word)]
-    assert 600 <= len(words) <= 800
-
-
 # -- The reference ----------------------------------------------------------------------------------------------------
 
 

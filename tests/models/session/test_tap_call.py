@@ -199,6 +199,7 @@ def test_every_keyword_of_any_model_is_known(heard: Heard) -> None:
     """Those that are not honoured change nothing."""
     named = passed_keywords() - {"query", "key", "value", "attention_mask", "output_attentions"}
     assert len(named) > 10
+    named |= {"use_cache", "logits_to_keep", "output_hidden_states", "return_dict"}  # what callers pass through
     call = heard(scaling=0.5, **dict.fromkeys(named - HONOURED - REFUSED, torch.ones(1)))
     shaping = (call.scale, call.softcap, call.sink, call.position_bias, call.window, call.mask, call.causal)
     assert shaping == (0.5, None, None, None, None, None, True)
