@@ -20,13 +20,12 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
+from inside import measures_rows as _rows
+from inside import normalizers_row_map as _dispatch
+from inside import when_imported
 from page_in_browser import launched
 from row_paths import KERNEL, REFERENCE, Path
 from tiers import EXAMPLES
-
-from abbe._import_hooks import when_imported
-from abbe.measures import _rows
-from abbe.normalizers import _row_map as _dispatch
 
 
 def _compile_in_turn() -> None:

@@ -14,7 +14,6 @@ from types import ModuleType
 
 import pytest
 from cli_runs import run_python
-from inside import lazy_module as _lazy
 
 import abbe
 import abbe.studies
@@ -51,7 +50,8 @@ from importlib.machinery import PathFinder
 class Installed(PathFinder):
     @classmethod
     def find_spec(cls, name, path=None, target=None):
-        return None if name.partition(".")[0] in {refused!r} else PathFinder.find_spec(name, path, target)
+        return None if name.partition(".")[0] in refused else PathFinder.find_spec(name, path, target)
+refused = {refused!r}
 sys.meta_path[:] = [Installed if finder is PathFinder else finder for finder in sys.meta_path]
 """
     return run_python(blocker + code)
@@ -62,15 +62,15 @@ def run_abbe(present: set[str], *arguments: str) -> subprocess.CompletedProcess[
 
 
 def importing(extra: str) -> str:
-    """Code that looks up every public name of an extra, or of the core."""
+    """Code that looks up every public name that needs no other extra."""
     return f"""
 import abbe
-from pathlib import Path
-from abbe._lazy import read_stub
 for package in (abbe, abbe.studies):
-    for name, (_, needed) in read_stub(Path(package.__file__).with_suffix(".pyi")).items():
-        if needed == {extra!r}:
+    for name in package.__all__:
+        try:
             getattr(package, name)
+        except abbe.AbbeError as error:
+            assert "needs abbe[" in str(error) and "abbe[{extra}]" not in str(error), (name, error)
 """
 
 
@@ -203,10 +203,26 @@ def test_names_of_an_extra_need_no_other(extra: str) -> None:
 # -- Tables that must agree -------------------------------------------------------------------------------------------
 
 
-def test_extras_are_those_of_the_package() -> None:
-    assert {extra: set(names) for extra, names in _lazy.EXTRAS.items()} == {
-        extra: packages(extra) for extra in ("models", "report")
-    }
+def test_an_extra_is_missing_if_any_of_its_packages_is() -> None:
+    code = f"""
+import abbe
+for name in {sorted(OPTIONAL)!r}:
+    refused.clear()
+    refused.add(name)
+    for asked in ("load", "report") if name in {sorted(packages("models"))!r} else ("report",):
+        try:
+            getattr(abbe, asked)
+        except abbe.AbbeError as error:
+            print(name, asked)
+"""
+    done = run_with(CORE | OPTIONAL, code)
+    wanted = [
+        f"{name} {asked}"
+        for name in sorted(OPTIONAL)
+        for asked in ("load", "report")  # of the extras models and all
+        if asked == "report" or name in packages("models")
+    ]
+    assert (done.stderr, done.stdout.splitlines()) == ("", wanted)
     assert packages("all") <= packages("dev")
 
 

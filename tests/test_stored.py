@@ -1,75 +1,84 @@
-"""Files that appear whole or not at all, and are known to be unharmed."""
+"""Files of a run that appear whole or not at all, and are known to be unharmed."""
 
 from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from inside import stored
+from abbe.runs.folder import claim_without_model
 
 import abbe
+from abbe.runs.parts import Parts
+
+
+def stored(folder: Path, content: dict[str, Any]) -> Path:
+    Parts(folder, "r").keep_json("p", content)
+    return folder / "p.json"
+
+
+def refusal(folder: Path, run: str = "r", part: str = "p") -> str:
+    """Why a part counts as missing."""
+    parts = Parts(folder, run)
+    assert parts.json(part) is None
+    (why,) = parts.measured_again
+    return why
 
 
 def test_what_was_read_is_what_was_written(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    stored.write_json(path, {"x": [0.1, -0.0, 1e-320, None], "é": {2: "b", 10: "a"}}, run="r", part="p")
-    content = stored.checked(path, stored.read_json(path), "r", "p")
+    stored(tmp_path, {"x": [0.1, -0.0, 1e-320, None], "é": {2: "b", 10: "a"}})
+    content = Parts(tmp_path, "r").json("p")
     assert content == {"x": [0.1, 0.0, 1e-320, None], "é": {"2": "b", "10": "a"}}
     assert math.copysign(1, content["x"][1]) == -1
-    assert [one.name for one in tmp_path.iterdir()] == ["a.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
 
 
-@pytest.mark.parametrize(
-    ("run", "part", "message"), [("q", "p", r"a\.json belongs to another run"), ("r", "q", r"a\.json is a copy of p")]
-)
-def test_another_run_or_part(tmp_path: Path, run: str, part: str, message: str) -> None:
-    stored.write_json(tmp_path / "a.json", {"x": 1}, run="r", part="p")
-    with pytest.raises(abbe.AbbeError, match=message):
-        stored.checked(tmp_path / "a.json", stored.read_json(tmp_path / "a.json"), run, part)
+def test_another_run_or_part(tmp_path: Path) -> None:
+    shutil.copy(stored(tmp_path, {"x": 1}), tmp_path / "q.json")
+    assert "p.json belongs to another run" in refusal(tmp_path, run="s")
+    assert "q.json is a copy of p" in refusal(tmp_path, part="q")
 
 
 @pytest.mark.parametrize("change", ["x", "run", "part", "files", "sha256"])
 def test_what_was_changed_is_found(tmp_path: Path, change: str) -> None:
-    path = tmp_path / "a.json"
-    stored.write_whole(tmp_path / "table.csv", "n\n1\n")
-    stored.write_json(path, {"x": 1}, run="r", part="p", files=["table.csv"])
+    path = stored(tmp_path, {"x": 1})
     content = json.loads(path.read_text())
-    if change == "x":
-        content["x"] = 2
-    else:
-        content[stored.CHECKED][change] = {} if change == "files" else "s"
-    with pytest.raises(abbe.AbbeError, match="checksum is wrong"):
-        stored.checked(path, content, "s" if change == "run" else "r", "s" if change == "part" else "p")
+    (content if change == "x" else content["checked"])[change] = 2
+    path.write_text(json.dumps(content))
+    assert "checksum is wrong" in refusal(tmp_path)
 
 
 def test_numbers_of_thousands_of_digits_are_one_line(tmp_path: Path) -> None:
-    (tmp_path / "a.json").write_text('{"x": ' + "1" * 10_000 + "}")
-    with pytest.raises(abbe.AbbeError, match="not valid JSON"):
-        stored.read_json(tmp_path / "a.json")
+    (tmp_path / "p.json").write_text('{"x": ' + "1" * 10_000 + "}")
+    assert "not valid JSON" in refusal(tmp_path)
 
 
-def test_what_cannot_be_written_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "a.txt"
-    stored.write_whole(path, "before")
+def claim(folder: Path, seed: int = 0) -> None:
+    claim_without_model(folder, "made up", {}, {"seed": seed})
 
+
+@pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
+def test_what_cannot_be_written_leaves_what_was_there(
+    tmp_path: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with monkeypatch.context() as patched:
-        patched.setattr("os.fsync", full)
-        with pytest.raises(stored.CannotWrite, match=r"cannot write .*a\.txt: No space left on device"):
-            stored.write_whole(path, "after")
-    assert path.read_text() == "before"
-    assert [one.name for one in tmp_path.iterdir()] == ["a.txt"]
-    with pytest.raises(stored.CannotWrite, match="Is a directory"):
-        stored.write_whole(tmp_path, "after")
+    claim(tmp_path)
+    before = (tmp_path / "manifest.json").read_text()
+    monkeypatch.setattr(step, full)
+    with pytest.raises(abbe.AbbeError, match=r"cannot write .*manifest\.json: No space left on device"):
+        claim(tmp_path, seed=1)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"manifest.json": before}
 
 
-@pytest.mark.parametrize(
-    ("name", "is_ours"),
-    [(".a.json.123-0123abcd.part", True), (".film.mp4.part", False), ("a.json", False), (".a.json.part", False)],
-)
-def test_what_a_killed_process_leaves_is_known_by_its_name(name: str, is_ours: bool) -> None:
-    assert stored.is_unfinished(Path(name)) == is_ours
+def test_what_a_killed_process_leaves_is_removed_and_nothing_else(tmp_path: Path) -> None:
+    claim(tmp_path)
+    kept = {".film.mp4.part", "a.json", ".a.json.part", "manifest.json"}
+    for name in (*kept - {"manifest.json"}, ".a.json.123-0123abcd.part"):
+        (tmp_path / name).touch()
+    claim(tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == kept

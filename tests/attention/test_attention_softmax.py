@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe import attention
+from abbe import AbbeError, attention
 
 
 def count_kernel_calls(monkeypatch: pytest.MonkeyPatch) -> list[None]:
@@ -122,3 +122,114 @@ def test_no_query_sees_the_future_or_what_left_its_window(spec: str, size: Block
     moved = (attend() != before).any(-1).any(0)
     assert not moved[[0, 1, 5]].any()
     assert moved[[2, 3, 4]].any()
+
+
+# -- The names of SDPA ------------------------------------------------------------------------------------------------
+
+
+def inputs(queries: int = 7, keys: int = 7, heads: int = 4, kv_heads: int = 4) -> tuple[Tensor, Tensor, Tensor]:
+    g = torch.Generator().manual_seed(0)
+    shapes = (2, heads, queries, 8), (2, kv_heads, keys, 8), (2, kv_heads, keys, 8)
+    q, k, v = (torch.randn(*shape, generator=g, dtype=torch.float64, requires_grad=True) for shape in shapes)
+    return q, k, v
+
+
+def shown(queries: int, keys: int) -> Tensor:
+    mask = torch.rand(2, 1, queries, keys, generator=torch.Generator().manual_seed(1)) < 0.6
+    mask[..., 0] = True  # torch gives NaN where a query sees no key
+    return mask
+
+
+def added(queries: int, keys: int) -> Tensor:
+    drawn = torch.randn(4, queries, keys, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return drawn.masked_fill(drawn > 1.5, float("-inf"))
+
+
+CALLS: list[dict[str, Any]] = [
+    {},
+    {"attn_mask": "bool"},
+    {"attn_mask": "floating"},
+    {"is_causal": True},
+    {"is_causal": False, "dropout_p": 0.0, "enable_gqa": False},
+    {"is_causal": True, "scale": 0.3},
+    {"attn_mask": "bool", "scale": 0.3, "dropout_p": 0.0},
+]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=str)
+@pytest.mark.parametrize(("queries", "keys"), [(7, 7), (3, 7), (7, 3), (1, 5)])
+def test_the_numbers_are_those_of_torch(call: dict[str, Any], queries: int, keys: int) -> None:
+    """Also where queries and keys differ in number: is_causal then counts from the first of both."""
+    masks = {"bool": shown(queries, keys), "floating": added(queries, keys)}
+    given = call | ({"attn_mask": masks[call["attn_mask"]]} if "attn_mask" in call else {})
+    ours, theirs = inputs(queries, keys), inputs(queries, keys)
+    output, wanted = abbe.attention(*ours, **given), F.scaled_dot_product_attention(*theirs, **given)
+    assert_close(output, wanted, rtol=1e-10, atol=1e-12)
+    output.square().sum().backward()
+    wanted.square().sum().backward()
+    for mine, yours in zip(ours, theirs, strict=True):
+        assert_close(mine.grad, yours.grad, rtol=1e-9, atol=1e-11)
+
+
+def test_tensors_have_torchs_names() -> None:
+    q, k, v = torch.randn(3, 1, 2, 5, 4, generator=torch.Generator().manual_seed(0))
+    by_name = abbe.attention(query=q, key=k, value=v, is_causal=True)
+    assert_close(by_name, torch.nn.functional.scaled_dot_product_attention(query=q, key=k, value=v, is_causal=True))
+
+
+def test_grouped_heads() -> None:
+    q, k, v = inputs(heads=6, kv_heads=2)
+    wanted = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    assert_close(abbe.attention(q, k, v, is_causal=True, enable_gqa=True), wanted, rtol=1e-10, atol=1e-12)
+    with pytest.raises(AbbeError, match=r"^enable_gqa is False, but query has 6 heads and key has 2: omit it"):
+        abbe.attention(q, k, v, enable_gqa=False)
+
+
+@pytest.mark.parametrize("spec", ["softmax", "entmax:alpha=1.5", "topk:k=2"])
+def test_the_names_mean_the_same_with_any_normalizer(spec: str) -> None:
+    q, k, v = inputs()
+    mask, bias = shown(7, 7), added(7, 7)
+    pairs: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"attn_mask": mask}, {"mask": mask}),
+        ({"attn_mask": bias}, {"position_bias": bias}),
+        ({"attn_mask": mask, "position_bias": bias}, {"mask": mask, "position_bias": bias}),
+        ({"is_causal": True, "window": 3}, {"causal": True, "window": 3}),
+    ]
+    for torchs, ours in pairs:
+        assert torch.equal(abbe.attention(q, k, v, spec, **torchs), abbe.attention(q, k, v, spec, **ours))
+    torch.manual_seed(0)
+    dropped = abbe.attention(q, k, v, spec, dropout_p=0.4)
+    torch.manual_seed(0)
+    assert torch.equal(dropped, abbe.attention(q, k, v, spec, dropout=0.4))
+
+
+def test_is_causal_and_causal_differ_where_lengths_do() -> None:
+    q, k, v = inputs(3, 7)
+    _, first = abbe.attention(q, k, v, is_causal=True, return_weights=True)
+    _, last = abbe.attention(q, k, v, causal=True, return_weights=True)
+    assert (first[0, 0] > 0).sum(-1).tolist() == [1, 2, 3]
+    assert (last[0, 0] > 0).sum(-1).tolist() == [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"mask": shown(7, 7), "attn_mask": shown(7, 7)}, "mask and attn_mask"),
+        ({"causal": True, "is_causal": True}, "causal and is_causal"),
+        ({"causal": True, "is_causal": False}, "causal and is_causal"),
+        ({"dropout": 0.1, "dropout_p": 0.1}, "dropout and dropout_p"),
+        ({"position_bias": added(7, 7), "attn_mask": added(7, 7)}, "position_bias and a floating attn_mask"),
+    ],
+    ids=lambda given: str(given) if isinstance(given, str) else "",
+)
+def test_both_names_at_once(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(AbbeError, match=f"^{named} are two names for one option: give one of them$"):
+        abbe.attention(*inputs(), **given)
+
+
+@pytest.mark.parametrize("mask", [torch.ones(7, 7, dtype=torch.int64), "causal"])
+def test_a_mask_of_another_kind(mask: Any) -> None:
+    with pytest.raises(AbbeError, match=r"^attn_mask must be a bool tensor"):
+        abbe.attention(*inputs(), attn_mask=mask)
+    with pytest.raises(AbbeError, match=r"^query must be a floating tensor"):
+        abbe.attention(None, None, None, is_causal=True)  # type: ignore[call-overload]

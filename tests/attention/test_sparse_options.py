@@ -9,14 +9,14 @@ import torch
 from attention_problems import Problem, make, problems, specified
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import _blockwise, _sparse
+from inside import sparse_call as call
 from normalizer_cases import slow
 from tiers import ALL, examples
 from torch import Tensor
 from torch.testing import assert_close
 
 import abbe
-from abbe._attention import sparse_passes as call
-from abbe._attention.attend import _blockwise, _sparse
 
 # Each map is a kernel to compile: the quick tier has one threshold, with learned values or without, and one selection.
 SPECS = ("entmax:alpha=1.5", "scaled:of=entmax:alpha=1.5,t=-0.3,learn=true,heads={heads}", "topk:k=3")

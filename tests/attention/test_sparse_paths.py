@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from attention_problems import make
+from inside import _blockwise, _sparse, kernels_switch, sparse_op
+from inside import sparse_call as call
 from normalizer_cases import slow
 from safetensors.torch import load_file
 from torch import Tensor
 from torch.testing import assert_close
+from torch.utils.data import DataLoader, Dataset
 
 import abbe
-from abbe._attention import sparse as op
-from abbe._attention import sparse_passes as call
-from abbe._attention.attend import _blockwise, _sparse, attention
-from abbe._kernels import calls as switch
+from abbe import attention
 
 SPEC = "entmax:alpha=1.5"
 NEVER = 2.0
@@ -45,7 +47,7 @@ def supports(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         seen.append(len(kept))
         return real(rule, grad, inputs, kept, needed)
 
-    monkeypatch.setattr(op, "gradients", spy)
+    monkeypatch.setattr(sparse_op, "gradients", spy)
     return seen
 
 
@@ -71,8 +73,8 @@ def test_what_is_not_kept_is_made_again(supports: list[int], monkeypatch: pytest
     monkeypatch.setattr(call, "PACKED_BLOCK", 1 << 19)
     expected = gradients(_sparse(*inputs, SPEC, NEVER, causal=True), inputs)
     for kept in (0, 8 * 3000):
-        monkeypatch.setattr(op, "KEPT_BYTES", kept)
-        monkeypatch.setattr(op, "KEPT_PER_INPUT", 0)
+        monkeypatch.setattr(sparse_op, "KEPT_BYTES", kept)
+        monkeypatch.setattr(sparse_op, "KEPT_PER_INPUT", 0)
         assert_close(gradients(_sparse(*inputs, SPEC, NEVER, causal=True), inputs), expected, rtol=0, atol=0)
     assert supports[1] == 0 < supports[2] < supports[0]
 
@@ -239,22 +241,10 @@ def test_compiles_in_one_graph(dropout: float) -> None:
 
 def test_the_operator_is_sound() -> None:
     q, k, v = float32(queries=20, keys=20, heads=2, kv_heads=1, batch=(1,))
-    arguments = (
-        q,
-        k,
-        v,
-        None,
-        None,
-        torch.zeros(2),
-        torch.ones(1),
-        torch.tensor(0),
-        "entmax15",
-        0.25,
-        None,
-        True,
-        None,
+    parameters = (None, None, torch.zeros(2), torch.ones(1), torch.tensor(0), "entmax15", 0.25, None, True, None)
+    torch.library.opcheck(
+        sparse_op._attention_op, (q, k, v, *parameters, 0.0), test_utils=("test_schema", "test_faketensor")
     )
-    torch.library.opcheck(op._attention_op, (*arguments, 0.0), test_utils=("test_schema", "test_faketensor"))
 
 
 _SEPARATE = """
@@ -274,7 +264,7 @@ print(len(seen), "numba" in sys.modules)
 def test_without_kernels_full_rows_are_taken(supports: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, as if ABBE_KERNELS were off; the switch itself is tested in processes of its own."""
     inputs = float32(queries=1100, keys=1100)
-    monkeypatch.setattr(switch, "_on", False)
+    monkeypatch.setattr(kernels_switch, "_on", False)
     without = gradients(attention(*inputs, SPEC, causal=True), inputs)
     assert supports == []
     monkeypatch.undo()
@@ -349,3 +339,111 @@ def test_a_cold_cache_gives_the_bits_of_a_warm_one(tmp_path: Path) -> None:
     cold, *others = solved
     for other in others:
         assert [name for name in cold if not torch.equal(cold[name], other[name])] == []
+
+
+# -- Worker processes, and an alpha that learns -----------------------------------------------------------------------
+
+
+SECONDS = 60  # a worker that hangs is an error after so long
+
+
+def seeded(seed: int, length: int = 1100, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(1, length, 8, generator=generator, dtype=torch.float64).to(dtype) for _ in range(3)]
+
+
+class Attended(Dataset[Tensor]):
+    """Each item is an attention of its own, with gradients."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __getitem__(self, index: int) -> Tensor:
+        inputs = [x.requires_grad_() for x in seeded(index)]
+        out = abbe.attention(*inputs, SPEC, causal=True)
+        return torch.cat([out.detach(), *torch.autograd.grad(out.sum(), inputs)])
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+def test_workers_of_a_data_loader_do_not_hang() -> None:
+    """Forked after the parent has used its threads, of which a child has none."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        expected = [Attended()[i] for i in range(2)]
+        loader = DataLoader(Attended(), batch_size=None, num_workers=2, multiprocessing_context="fork", timeout=SECONDS)
+        for given, wanted in zip(loader, expected, strict=True):
+            assert_close(given, wanted)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_an_alpha_that_learns_has_the_gradient_of_full_rows(sparse_calls: list[str]) -> None:
+    grads = []
+    for dtype in (torch.float32, torch.float64):
+        made = abbe.normalizer("entmax:alpha=1.4,learn=true").to(dtype)
+        q, k, v = seeded(5, dtype=dtype)
+        abbe.attention(q, k, v, made, causal=True).square().sum().backward()
+        grads.append([parameter.grad for parameter in made.parameters()])
+    assert sparse_calls == ["entmax"]  # in float32; float64 takes full rows
+    assert bool((grads[0][0] != 0).all())
+    assert_close(grads[0], grads[1], check_dtype=False, rtol=2e-3, atol=1e-3)
+
+
+# -- Which heads take full rows ---------------------------------------------------------------------------------------
+
+
+LENGTH, WIDTH = 800, 16
+
+
+@pytest.fixture
+def sparse_heads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many heads went over their support, once per call."""
+    seen: list[int] = []
+    real = sparse_op.attend
+
+    def spy(rule: object, inputs: sparse_op.Inputs, limit: int) -> object:
+        seen.append(inputs.q.shape[1])
+        return real(rule, inputs, limit)
+
+    monkeypatch.setattr(sparse_op, "attend", spy)
+    return seen
+
+
+def inputs(spreads: Sequence[float], needs_grad: bool) -> list[Tensor]:
+    """A head for each spread of the logits."""
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(len(spreads), LENGTH, WIDTH, generator=generator) for _ in range(3))
+    return [x.requires_grad_(needs_grad) for x in (q * torch.tensor(spreads)[:, None, None], k, v)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("p", "needs_grad", "expected"),
+    [(0.5, False, [2]), (0.5, True, [2]), (0.75, False, []), (0.75, True, [2]), (0.95, False, []), (0.95, True, [])],
+)
+def test_gradients_make_the_support_pay_longer(
+    p: float, needs_grad: bool, expected: list[int], sparse_heads: list[int]
+) -> None:
+    """Of flat rows, top-p of 0.5, 0.75 and 0.95 give a weight to about 17, 38 and 75 % of the keys."""
+    abbe.attention(*inputs([1.0, 1.0], needs_grad), f"topp:p={p}", causal=True)
+    assert sparse_heads == expected
+
+
+@pytest.mark.slow
+def test_heads_of_almost_one_density_stay_together(sparse_heads: list[int]) -> None:
+    """One head at 24 % and one at 31 %: splitting them would cost more than it saves."""
+    given = inputs([1.1, 0.8], False)
+    assert_close(
+        abbe.attention(*given, "topp:p=0.6", causal=True),
+        abbe.attention(*given, "topp:p=0.6", causal=True, return_weights=True)[0],
+        rtol=1e-4, atol=1e-5,
+    )  # fmt: skip
+    assert sparse_heads in ([], [2])
+
+
+def test_a_dense_head_leaves_the_others_sparse(sparse_heads: list[int]) -> None:
+    given = inputs([8.0, 0.1, 8.0], False)
+    out = abbe.attention(*given, "topp:p=0.9", causal=True)
+    assert sparse_heads == [2]
+    assert_close(out, abbe.attention(*given, "topp:p=0.9", causal=True, return_weights=True)[0], rtol=1e-4, atol=1e-5)

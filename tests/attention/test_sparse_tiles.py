@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from inside import _blockwise, _sparse
+from inside import sparse_call as call
 from normalizer_cases import slow
 from torch import Tensor
 from torch.testing import assert_close
-
-from abbe._attention import sparse_passes as call
-from abbe._attention.attend import _blockwise, _sparse
 
 SPECS = ["entmax:alpha=1.5", "topk:k=3", slow("sparsemax"), slow("entmax:alpha=1.3"), slow("topp:p=0.7")]
 NEVER = 2.0  # a share of keys that no head exceeds

@@ -129,3 +129,14 @@ def padded(values: Tensor, fill: float, seed: int = 0, dim: int = -1) -> tuple[T
     shape[dim] = keys + 3
     longer = torch.full(shape, fill, dtype=values.dtype).index_copy(dim, places, values)
     return longer, marked(keys + 3, places.tolist())
+
+
+@st.composite
+def exact_cases(draw: st.DrawFn, max_size: int = 8) -> Placed:
+    """Weights in 64ths and whole vectors: all squared distances are exact, so ties are ties."""
+    keys = draw(st.integers(1, max_size))
+    parts = draw(st.lists(st.integers(0, 64 // keys), min_size=keys, max_size=keys))
+    width = draw(st.integers(1, 3))
+    flat = draw(st.lists(st.integers(-4, 4), min_size=keys * width, max_size=keys * width))
+    x = torch.tensor(flat, dtype=torch.float64).view(keys, width)
+    return Placed(torch.tensor(parts, dtype=torch.float64) / 64, x, draw(st.integers(1, keys)))

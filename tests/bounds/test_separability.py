@@ -7,24 +7,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from bound_cases import Placed, at_most, close, marked, padded, placed, plain_sum, tensor, top
+from bound_cases import Placed, at_most, close, exact_cases, marked, placed, plain_sum, tensor, top
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.autograd import gradcheck
 
 from abbe import bounds
-
-
-@st.composite
-def exact_cases(draw: st.DrawFn, max_size: int = 8) -> Placed:
-    """Weights in 64ths and whole vectors: all squared distances are exact, so ties are ties."""
-    keys = draw(st.integers(1, max_size))
-    parts = draw(st.lists(st.integers(0, 64 // keys), min_size=keys, max_size=keys))
-    width = draw(st.integers(1, 3))
-    flat = draw(st.lists(st.integers(-4, 4), min_size=keys * width, max_size=keys * width))
-    x = torch.tensor(flat, dtype=torch.float64).view(keys, width)
-    return Placed(torch.tensor(parts, dtype=torch.float64) / 64, x, draw(st.integers(1, keys)))
 
 
 class Ball(NamedTuple):
@@ -252,30 +240,3 @@ def test_sphere_estimate_falls_with_n_and_l_and_rises_with_d() -> None:
 def test_coverage_of_independent_heads() -> None:
     close(bounds.coverage_paper(0.3, 4), 1 - 0.7**4)
     close(bounds.coverage_paper(tensor(0.0, 0.5, 1.0), torch.tensor([3, 2, 1])), tensor(0.0, 0.75, 1.0))
-
-
-@given(exact_cases(), st.integers(0, 5))
-def test_absent_keys_are_removed_keys(case: Placed, seed: int) -> None:
-    for fill_a, fill_x in ((0.0, 0.0), (0.5, -1.0)):
-        a, mask = padded(case.a, fill_a, seed)
-        x, _ = padded(case.x, fill_x, seed, dim=-2)
-        plain, masked = bounds.separability(case.a, case.x, case.n), bounds.separability(a, x, case.n, mask=mask)
-        assert masked.inside[mask].tolist() == plain.inside.tolist()
-        assert not bool(masked.inside[~mask].any())
-        assert (float(masked.ratio), float(masked.radius)) == (float(plain.ratio), float(plain.radius))
-        for metric in ("euclidean", "cosine"):
-            for one, two in zip(
-                bounds.precision_recall(a, x, case.n, metric, mask),
-                bounds.precision_recall(case.a, case.x, case.n, metric),
-                strict=True,
-            ):
-                close(one, two)
-
-
-def test_sphere_bounds_can_be_differentiated() -> None:
-    logits, radius = tensor(0.3, -1.0, 0.5, 0.1).requires_grad_(), tensor(0.62).squeeze().requires_grad_()
-    for call in (
-        lambda row, r: bounds.sphere_separability_bounds(torch.softmax(row, -1), r, 5),
-        lambda row, r: bounds.sphere_separability_bounds_paper(torch.softmax(row, -1), r, 0.4),
-    ):
-        assert gradcheck(call, (logits, radius))

@@ -7,7 +7,7 @@ import math
 import mpmath
 import pytest
 import torch
-from bound_cases import TEMPERATURES, at_most, close, logit_rows, padded, temperatures, tensor, top, weight_rows
+from bound_cases import TEMPERATURES, at_most, close, logit_rows, temperatures, tensor, top, weight_rows
 from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -247,26 +247,6 @@ def test_p17_the_gap_is_tight_and_known() -> None:
         assert float(abbe.normalizer("entmax", alpha=alpha)(inside)[1]) > 0
 
 
-@given(logit_rows(), temperatures, st.integers(0, 5), st.data())
-def test_absent_keys_are_removed_keys(row: Tensor, t: float, seed: int, data: st.DataObject) -> None:
-    n = data.draw(st.integers(1, len(row)))
-    for fill in (1e3, -1e3, 0.0):
-        longer, mask = padded(row, fill, seed)
-        for value, wanted in zip(bounds.weight_bounds(longer, t, mask), bounds.weight_bounds(row, t), strict=True):
-            close(value[mask], wanted, atol=0)
-            assert bool((value[~mask] == 0).all())
-        for alpha in (1.5, 2.0):
-            assert int(bounds.entmax_contenders(longer, alpha, mask)) == int(bounds.entmax_contenders(row, alpha))
-    a = torch.softmax(row / t, -1)
-    for fill in (0.0, 0.7):
-        longer, mask = padded(a, fill, seed)
-        close(bounds.entropy(longer, mask), bounds.entropy(a), atol=0)
-        close(bounds.effective_number(longer, mask), bounds.effective_number(a), atol=0)
-        close(bounds.top_mass(longer, n, mask), bounds.top_mass(a, n), atol=0)
-        assert bounds.selected_set(longer, n, mask)[mask].tolist() == bounds.selected_set(a, n).tolist()
-        assert not bool(bounds.selected_set(longer, n, mask)[~mask].any())
-
-
 def test_a_selection_prefers_a_visible_key_without_weight_to_an_absent_one() -> None:
     a, mask = tensor(0.0, 1.0, 0.0), torch.tensor([False, True, True])
     assert bounds.selected_set(a, 2, mask).tolist() == [False, True, True]
@@ -305,17 +285,7 @@ def test_bounds_can_be_differentiated(spread: float) -> None:
         assert gradcheck(call, (r, t), rtol=1e-4, atol=1e-6)
 
 
-def test_measures_of_rows_can_be_differentiated() -> None:
-    row = tensor(0.3, -1.0, 2.0, 0.7).requires_grad_()
-    mask = torch.tensor([True, True, False, True])
-    for call in (
-        lambda x: bounds.weight_bounds(x, 0.7),
-        lambda x: bounds.weight_bounds(x, 0.7, mask),
-        lambda x: bounds.entropy(torch.softmax(x, -1)),
-        lambda x: bounds.effective_number(torch.softmax(x, -1)),
-        lambda x: bounds.top_mass(torch.softmax(x, -1), 2),
-    ):
-        assert gradcheck(call, (row,))
+def test_gradients_are_finite_at_a_one_hot_row() -> None:
     one_hot = tensor(1.0, 0.0).requires_grad_()
     (bounds.entropy(one_hot) + bounds.effective_number(one_hot)).backward()
     assert bool(torch.isfinite(one_hot.grad).all())

@@ -9,9 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -270,22 +267,3 @@ def test_a_reader_that_went_away_is_no_error(arguments: list[str]) -> None:
 def test_json_is_alone_on_standard_output(tmp_path: object) -> None:
     for arguments in (["normalizers"], ["normalizers", "softmax"], ["verify", "spectral", "--trials", "5"], ["doctor"]):
         json.loads(run(*arguments, "--json").stdout)
-
-
-def test_an_unknown_command_gets_a_suggestion() -> None:
-    result = run("reprot")
-    assert result.exit_code == 2
-    assert "report" in result.output
-    assert "Traceback" not in result.output
-
-
-@pytest.mark.parametrize("study", ["report", "compare", "capacity"])
-def test_figures_that_cannot_be_written_are_refused_before_the_work(
-    study: str, stand_in: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    requests = stand_in(study, {})
-    (tmp_path / "pictures").write_text("")
-    assert run_main(monkeypatch, study, "--figures", "pictures") == 2
-    assert capsys.readouterr().err == "abbe: --figures is pictures, which is a file: name a folder\n"
-    assert requests == {}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cli_runs import run, run_main
 
+import abbe
 from abbe.runs import watch as _progress
 
 pytest_plugins = ("cli_fixtures",)
@@ -25,6 +26,7 @@ WRONG = {
     "a value too many": (["report", "--open=3"], "option '--open' does not take a value"),
     "an argument too many": (["diagnose", "a", "b"], "(b)"),
     "an argument to a command without any": (["doctor", "all"], "(all)"),
+    "unknown statement": (["verify", "spectrl"], "unknown statement 'spectrl'. Did you mean 'spectral'?"),
     "unknown command": (["reprot"], "no such command 'reprot'. Did you mean 'report'"),
 }
 
@@ -54,7 +56,9 @@ def test_without_arguments_help_is_shown_once() -> None:
 def test_help_and_version_end_with_0(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["report", "--help"], ["--version"]):
         assert run_main(monkeypatch, *arguments) == 0
-        assert capsys.readouterr().err == ""
+        shown = capsys.readouterr()
+        assert shown.err == ""
+    assert shown.out == f"abbe {abbe.__version__}\n"
 
 
 @pytest.mark.quick(1)

@@ -11,7 +11,7 @@ from doc_python import Untrue, run_python
 from stand_ins import Shape, build, move_in
 
 # text is output; every indented line must be a command; bash and yaml are for machines that are not at hand;
-# { .python } includes a script of examples/, which test_examples.py runs
+# { .python } includes a script of examples/, which test_python.py runs
 KNOWN = {"python", "{ .python }", "text", "bash", "yaml", *COMMANDS}
 NOT_RUN = 9  # blocks that say why
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import io
+import runpy
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,3 +34,17 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(normalizers_step, "over_rows", spy)
     return names
+
+
+@pytest.fixture
+def same_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check of an export loads the folder here: a fresh process takes seconds to import torch."""
+
+    def run(command: list[str], *, input: str, **_: Any) -> Any:
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "meta_path", [*sys.meta_path])
+            patch.setattr(sys, "stdin", io.StringIO(input))
+            runpy.run_path(command[-1], run_name="__main__")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", run)

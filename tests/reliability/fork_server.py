@@ -22,6 +22,7 @@ Pages and figures are not drawn: that takes longer than all the rest, and is don
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import json
 import os
@@ -35,7 +36,7 @@ from typing import Any, BinaryIO, NoReturn
 
 import torch
 
-from abbe import _files, cli, views
+from abbe import cli, views
 from abbe.models import load
 
 
@@ -47,12 +48,15 @@ class Fault:
         self.signal, self.error, self.vanish = fault.get("signal"), fault.get("error"), fault.get("vanish")
         self.count = 0
         self._replace = Path.replace
-        _files.open = self.open  # type: ignore[attr-defined]
+        self._open, builtins.open = open, self.open  # type: ignore[assignment]
         Path.replace = lambda path, target: self.replace(path, target)  # type: ignore[assignment, method-assign]
 
-    def open(self, path: Path, mode: str) -> Any:
+    def open(self, path: Any, *how: Any, **more: Any) -> Any:
+        file = self._open(path, *how, **more)
+        if not str(path).endswith(".part"):
+            return file
         self.count += 1
-        return HalfWritten(open(path, mode), self)
+        return HalfWritten(file, self)
 
     def replace(self, path: Path, target: Path) -> Path:
         self.strike("written")

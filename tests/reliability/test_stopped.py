@@ -7,9 +7,11 @@ one at every single file, for each study. `fork_server.py` says how a fault is m
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import random
+import re
 import signal
 import threading
 import time
@@ -124,3 +126,103 @@ def test_closed_pipe(abbe_commands: Commands, whole: Whole, tmp_path: Path) -> N
     assert lines[0].startswith("{")
     assert (ended.code, ended.err) == (141, "")
     finish(abbe_commands, "diagnose", tmp_path / "run", whole)
+
+
+# -- Full disks, folders that may not be written or go away -----------------------------------------------------------
+
+
+KEPT = "; finished work is kept: run the same command again to resume\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("study", "moment"),
+    [
+        pytest.param(study, moment, marks=[] if (study, moment) == ("diagnose", "half") else [pytest.mark.slow])
+        for study in STUDIES
+        for moment in ("half", "written")
+    ],
+)
+def test_full_disk(study: str, moment: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first = 6 if study == "reproduce" else 4  # it begins with the manifests of its runs
+    fault = {"error": errno.ENOSPC, "at": first, "moment": moment}
+    ended = abbe_commands.run(abbe_commands.of(study, folder, "--quiet"), fault)
+    assert ended.code == 2
+    assert ended.err.startswith(f"abbe: cannot write {folder}/")
+    assert ended.err.endswith(f": No space left on device{KEPT}")
+    assert ended.err.count("\n") == 1
+    before = stamps(study, folder)
+    assert before
+    assert abbe_commands.run(abbe_commands.of(study, folder, "--quiet")).code == 0
+    assert before.items() <= stamps(study, folder).items()
+    assert results(study, folder) == results(study, whole(study))
+
+
+@pytest.mark.parametrize("which", [".", pytest.param("windows", marks=pytest.mark.slow)])
+def test_folder_that_may_not_be_written(which: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = abbe_commands.of("diagnose", folder, "--quiet")
+    abbe_commands.run(command, {"error": errno.ENOSPC, "at": 4, "moment": "half"})
+    before = stamps("diagnose", folder)
+    (folder / which).chmod(0o555)
+    ended = abbe_commands.run(command, bound=True)
+    (folder / which).chmod(0o755)
+    file = f"{folder}/windows/32-0.safetensors"
+    says = f"in the run folder {folder}: Permission denied\n" if which == "." else f"{file}: Permission denied{KEPT}"
+    assert (ended.code, ended.err) == (2, f"abbe: cannot write {says}")
+    assert abbe_commands.run(command).code == 0
+    assert before.items() <= stamps("diagnose", folder).items()
+    assert results("diagnose", folder) == results("diagnose", whole("diagnose"))
+
+
+def test_folder_that_goes_away(abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = abbe_commands.of("diagnose", folder, "--quiet")
+    ended = abbe_commands.run(command, {"vanish": str(folder), "at": 4, "moment": "half"})
+    assert ended.code == 2
+    assert ended.err == f"abbe: cannot write {folder}/windows/32-0.safetensors: No such file or directory{KEPT}"
+    assert not folder.exists()
+    assert abbe_commands.run(command).code == 0
+    assert results("diagnose", folder) == results("diagnose", whole("diagnose"))
+
+
+# -- Two commands in one folder ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "study", ["diagnose", *(pytest.param(study, marks=pytest.mark.slow) for study in STUDIES if study != "diagnose")]
+)
+def test_the_second_learns_who_holds_it(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = abbe_commands.of(study, folder, "--quiet")
+    first = abbe_commands.start(command, {"signal": signal.SIGSTOP, "at": 3, "moment": "half"})
+    while (state := state_of(first)) != "T":
+        assert state != "Z", "it ended"
+        time.sleep(0.01)
+    second = abbe_commands.run(command)
+    assert second.code == 2
+    line = rf"abbe: {re.escape(str(folder))} is in use by process {first} on \S+ since \S+ \S+: wait until it is done, "
+    assert re.fullmatch(line + r"or name another folder \(--out\)\n", second.err), second.err
+    os.kill(first, signal.SIGCONT)
+    assert abbe_commands.wait(first).code == 0
+    assert results(study, folder) == results(study, whole(study))
+
+
+def state_of(process: int) -> str:
+    """T is stopped, Z has ended."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", STUDIES)
+def test_many_at_once(study: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
+    """One of them works at a time; whoever is not told that it is in use has the right result."""
+    folder = tmp_path / "run"
+    ended = [abbe_commands.wait(process) for process in [
+        abbe_commands.start(abbe_commands.of(study, folder, "--quiet")) for _ in range(4)
+    ]]  # fmt: skip
+    assert {one.code for one in ended} <= {0, 2}
+    assert 0 in {one.code for one in ended}
+    assert all("is in use by process" in one.err for one in ended if one.code == 2)
+    assert results(study, folder) == results(study, whole(study))

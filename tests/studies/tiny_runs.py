@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 import pytest
 import tiny_models
-from abbe.runs.settings import Settings, settings_for
 
 import abbe
 from abbe.models import LoadedModel, wrap
+from abbe.runs.inputs import Settings, settings_for
 
 TEXT = abbe.Text("prose", " ".join(f"word {i * i % 97} and {i % 13};" for i in range(400)))
 QUICK: dict[str, Any] = {"windows": 3, "queries": 8, "resamples": 50, "sizes": (1, 2, 5), "progress": False}

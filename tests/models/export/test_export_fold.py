@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import tiny_models as tiny
 import torch
-from inside import fold_changes, plan_scales
 from torch import nn
 
-from abbe import AbbeError, plan, swap
+from abbe import AbbeError, Text, export, plan
+from abbe.models import Export, wrap
 
-pytestmark = pytest.mark.usefixtures("no_grad")
+pytestmark = pytest.mark.usefixtures("no_grad", "same_process")
+DIGITS = Text("digits", " ".join(str(i * i) for i in range(400)))  # bytes that the small vocabularies have
 PER_HEAD = "layers.0=learned-temperature:t=0.5/-0.3/0.2/0.1; layers.1.heads.2=softmax:temperature=0.6"
 PER_LAYER = "layers.0=softmax:temperature=0.7; layers.1=scaled:of=softmax,t=-0.4"
 ONE = "softmax:temperature=0.7"
@@ -37,79 +39,59 @@ MORE: dict[str, Callable[[], nn.Module]] = {
     ),
 }  # fmt: skip
 EXACT_PER_HEAD = (
-    *("gpt2", "gpt-neox", "llama", "mistral", "qwen2", "gpt-oss", "olmo", "opt", "bert", "modernbert"),
+    *("gpt2", "gpt-neox", "llama", "gpt-oss", "mistral", "qwen2", "olmo", "opt", "bert", "modernbert"),
     *("olmo2", "cohere", "phi3", "persimmon", "bart", "deepseek3"),
 )
 
 
-def built(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    if name in tiny.FAMILIES:
-        return tiny.FAMILIES[name].build(), tiny.FAMILIES[name].inputs()
-    return MORE[name](), tiny.text_pair() if name == "bart" else tiny.text()
+def built(name: str) -> nn.Module:
+    return tiny.FAMILIES[name].build() if name in tiny.FAMILIES else MORE[name]()
 
 
-def folded_error(network: Any, what: str, inputs: dict[str, Any]) -> float:
-    """The folded model against the swapped one; afterwards the network is as before."""
-    factors = plan_scales(plan(network, what))
-    assert factors is not None
+def exported(network: Any, what: Any, folder: Path) -> Export:
+    return export(wrap(network, tiny.byte_tokenizer(64), "tiny"), what, folder / "out", text=DIGITS)
+
+
+def assert_folded(network: Any, what: Any, folder: Path) -> None:
+    """The export compares the folded model with the swapped one; afterwards the network is as before."""
     before = {name: value.clone() for name, value in network.state_dict().items()}
-    exact = torch.float32 if "GptOss" in type(network).__name__ else torch.float64  # its experts know no float64
-    network.to(exact)
-    with swap(network, what):
-        wanted = tiny.main_output(network(**inputs))
-    plain = tiny.main_output(network(**inputs))
-    network.float()
-    changes = fold_changes(network, factors, inputs)
-    with changes.applied():
-        network.to(exact)
-        got = tiny.main_output(network(**inputs))
-        network.float()
+    written = exported(network, what, folder)
+    assert written.plain
+    assert written.error < 1e-5
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name]), name
-    assert tiny.relative_error(wanted, plain) > 1e-3  # the plan does something
-    return tiny.relative_error(wanted, got)
 
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("name", EXACT_PER_HEAD)
-def test_temperatures_per_head_are_exact(name: str) -> None:
-    network, inputs = built(name)
-    assert folded_error(network, PER_HEAD, inputs) < 1e-5
+def test_temperatures_per_head_are_exact(name: str, tmp_path: Path) -> None:
+    """Sinks, where there are any, are scaled along."""
+    assert_folded(built(name), PER_HEAD, tmp_path)
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("name", ["qwen3", "gemma3", "phi"])
-def test_under_a_norm_that_heads_share_a_layer_has_one_temperature(name: str) -> None:
-    network, inputs = built(name)
-    assert folded_error(network, PER_LAYER, inputs) < 1e-5
+def test_under_a_norm_that_heads_share_a_layer_has_one_temperature(name: str, tmp_path: Path) -> None:
+    network = built(name)
     with pytest.raises(AbbeError, match=r"per head: the queries of model\.layers\.0\.self_attn go through q_"):
-        folded_error(network, PER_HEAD, inputs)
+        exported(network, PER_HEAD, tmp_path)
+    assert_folded(network, PER_LAYER, tmp_path)
 
 
-def test_sinks_are_scaled_along() -> None:
-    network: Any = tiny.gpt_oss()
-    changes = fold_changes(network, plan_scales(plan(network, ONE)), tiny.text())
-    sinks = network.model.layers[0].self_attn.sinks
-    before = sinks.clone()
-    with changes.applied():
-        torch.testing.assert_close(network.model.layers[0].self_attn.sinks, before / 0.7)
-    assert torch.equal(sinks, before)
-
-
-def test_a_soft_cap_needs_one_temperature() -> None:
+def test_a_soft_cap_needs_one_temperature(tmp_path: Path) -> None:
     network: Any = tiny.gemma2()
-    assert folded_error(network, ONE, tiny.text()) < 1e-5
-    assert network.config.attn_logit_softcapping == 2.0
     with pytest.raises(AbbeError, match="bounds its scores by a soft cap, one number for all layers"):
-        folded_error(network, PER_LAYER, tiny.text())
+        exported(network, PER_LAYER, tmp_path)
+    assert_folded(network, ONE, tmp_path)
+    assert network.config.attn_logit_softcapping == 2.0
 
 
-def test_position_biases_are_scaled_where_their_readers_agree() -> None:
+def test_position_biases_are_scaled_where_their_readers_agree(tmp_path: Path) -> None:
     network = tiny.t5()
-    per_head = "*encoder*=learned-temperature:t=0.5/-0.3/0.2/0.1; *decoder*SelfAttention=softmax:temperature=0.8"
-    assert folded_error(network, per_head, tiny.text_pair()) < 1e-5
     with pytest.raises(AbbeError, match=r"2 layers share the position biases of encoder\.block\.0"):
-        folded_error(network, "layers.0=softmax:temperature=0.8", tiny.text_pair())
+        exported(network, "layers.0=softmax:temperature=0.8", tmp_path)
+    per_head = "*encoder*=learned-temperature:t=0.5/-0.3/0.2/0.1; *decoder*SelfAttention=softmax:temperature=0.8"
+    assert_folded(network, per_head, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["BloomForCausalLM", "MptForCausalLM", "FalconForCausalLM"])
@@ -118,15 +100,20 @@ def test_models_with_alibi_are_refused_by_name(name: str) -> None:
         plan(tiny.UNROUTED[name](), ONE)
 
 
-def test_biases_in_a_mask_are_refused() -> None:
+def test_biases_in_a_mask_are_refused(tmp_path: Path) -> None:
     """As a model would do that adds ALiBi's slopes to its mask."""
-    network, inputs = tiny.llama(), tiny.text()
-    length = inputs["input_ids"].shape[1]
-    places = torch.arange(length)
-    slopes = -(places[:, None] - places).clamp(min=0) * 0.5
-    inputs["attention_mask"] = slopes.masked_fill(places > places[:, None], -1e9).expand(2, 1, -1, -1)
+    network: Any = tiny.llama()
+    forward = network.model.forward
+
+    def with_slopes(input_ids: Any = None, attention_mask: Any = None, **more: Any) -> Any:
+        places = torch.arange(input_ids.shape[1])
+        slopes = -(places[:, None] - places).clamp(min=0) * 0.5
+        mask = slopes.masked_fill(places > places[:, None], -1e9).expand(len(input_ids), 1, -1, -1)
+        return forward(input_ids=input_ids, attention_mask=mask, **more)
+
+    network.model.forward = with_slopes
     with pytest.raises(AbbeError, match=r"model\.layers\.0\.self_attn adds biases of positions"):
-        fold_changes(network, plan_scales(plan(network, ONE)), inputs)
+        exported(network, ONE, tmp_path)
 
 
 class Adapted(nn.Linear):
@@ -150,24 +137,20 @@ SPOILED: dict[str, Callable[[Any, Any], object]] = {
 
 
 @pytest.mark.parametrize("message", SPOILED)
-def test_projections_that_cannot_be_scaled_are_refused_by_name(message: str) -> None:
+def test_projections_that_cannot_be_scaled_are_refused_by_name(message: str, tmp_path: Path) -> None:
     network: Any = tiny.llama()
     SPOILED[message](*(layer.self_attn for layer in network.model.layers))
     with pytest.raises(AbbeError, match=message):
-        fold_changes(network, plan_scales(plan(network, ONE)), tiny.text())
+        exported(network, ONE, tmp_path)
 
 
 @pytest.mark.parametrize(
     "what", ["entmax:alpha=1.5", "ssmax", "layers.0.heads.1=softmax1", "scaled:of=topk:k=3,t=0.1", "sink:b=1"]
 )
-def test_other_maps_are_no_factors(what: str) -> None:
-    assert plan_scales(plan(tiny.llama(), what)) is None
+def test_other_maps_are_no_factors(what: str, tmp_path: Path) -> None:
+    assert not exported(tiny.llama(), what, tmp_path).plain
 
 
-def test_factors() -> None:
-    network = tiny.llama()
+def test_scales_within_scales_are_one_factor(tmp_path: Path) -> None:
     what = {"layers.0.heads.0,2": "scaled:of=(scaled:of=softmax:temperature=2,t=0.5),t=0.25", "layers.1": ONE}
-    first, second = plan_scales(plan(network, what)).values()
-    outer = torch.tensor(0.75, dtype=torch.float64).exp() / 2
-    torch.testing.assert_close(first, torch.stack([outer, outer * 0 + 1, outer, outer * 0 + 1]))
-    torch.testing.assert_close(second, torch.full((4,), 1 / 0.7, dtype=torch.float64))
+    assert_folded(tiny.llama(), what, tmp_path)

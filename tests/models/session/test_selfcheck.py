@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from inside import check_finite, relative_error
-from inside import models_tap as _tap
-from inside import session_selfcheck as _selfcheck
 from tiny_models import (
     FAMILIES,
     SMALL,
@@ -23,6 +21,7 @@ from tiny_models import (
     llama,
     make,
     mistral,
+    relative_error,
     t5,
     text_pair,
     tokens,
@@ -62,25 +61,33 @@ BROKEN: dict[str, tuple[Any, Break]] = {
 }
 
 
-@pytest.fixture
-def few_logits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Models that can choose make the logits of the last token only, as with a large vocabulary."""
-    if getattr(request, "param", True):
-        monkeypatch.setattr(_selfcheck, "MOST_LOGITS", 100)
+def capture(patch: pytest.MonkeyPatch, spoil: Break) -> None:
+    """The tap's proof reads other calls than the model makes."""
+    honest = AttentionCall.weights
+    patch.setattr(AttentionCall, "weights", lambda call, queries: honest(spoil(call), queries))
 
 
-ALL_OR_FEW = pytest.mark.parametrize("few_logits", [False, True], ids=["all logits", "few logits"], indirect=True)
+def plain(network: Any) -> Any:
+    return network
+
+
+def few_logits(network: Any) -> Any:
+    """The model seems to have so large a vocabulary that logits of the last token alone are made, if it can choose."""
+    network.get_output_embeddings = lambda: SimpleNamespace(weight=torch.empty(1 << 22, 0))
+    return network
+
+
+ALL_OR_FEW = pytest.mark.parametrize("logits", [plain, few_logits])
 
 
 @ALL_OR_FEW
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_capture_fails(name: str, few_logits: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_capture_fails(name: str, logits: Break, monkeypatch: pytest.MonkeyPatch) -> None:
     build, spoil = BROKEN[name]
-    network, inputs = build(), text_pair() if build is t5 else {"input_ids": tokens()}
-    honest = _tap.own_attention
+    network, inputs = logits(build()), text_pair() if build is t5 else {"input_ids": tokens()}
     with tap(network) as t:
         assert t.check(**inputs) < (0.2 if name == "half precision" else 1e-4)
-        monkeypatch.setattr(_tap, "own_attention", lambda call: honest(spoil(call)))
+        capture(monkeypatch, spoil)
         with pytest.raises(AbbeError, match=r"^self-check failed: .* nothing was measured$"):
             t.check(**inputs)
     assert t.error is not None
@@ -90,31 +97,30 @@ def test_a_broken_capture_fails(name: str, few_logits: None, monkeypatch: pytest
 @ALL_OR_FEW
 # On the right, no token that counts sees the padding of a causal model.
 @pytest.mark.parametrize(("side", "causal"), [("left", False), ("left", True), ("right", False)])
-def test_padding_that_is_lost_fails(side: str, causal: bool, few_logits: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, kept = llama(), torch.ones(2, 19, dtype=torch.long)
+def test_padding_that_is_lost_fails(side: str, causal: bool, logits: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, kept = logits(llama()), torch.ones(2, 19, dtype=torch.long)
     kept[0, :5] = 0
     kept = kept if side == "left" else kept.flip(1)
     with tap(network) as t:
         assert t.check(input_ids=tokens(), attention_mask=kept) < 1e-5
-        honest = _tap.own_attention
-        monkeypatch.setattr(_tap, "own_attention", lambda call: honest(replace(call, mask=None, causal=causal)))
+        capture(monkeypatch, lambda call: replace(call, mask=None, causal=causal))
         with pytest.raises(AbbeError, match="self-check failed"):
             t.check(input_ids=tokens(), attention_mask=kept)
 
 
 @ALL_OR_FEW
-def test_padding_itself_is_not_compared(few_logits: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, honest = torch.ones_like(tokens()), _tap.own_attention
+def test_padding_itself_is_not_compared(logits: Break, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, honest = torch.ones_like(tokens()), AttentionCall.weights
     kept[0, -4:] = 0
-    monkeypatch.setattr(_tap, "own_attention", lambda call: honest(call) + 9 * (kept == 0)[:, :, None, None])
-    with tap(llama()) as t:
+    wrong = 1 + 9 * (kept == 0)[:, None, :, None]
+    monkeypatch.setattr(AttentionCall, "weights", lambda call, rows: honest(call, rows) * wrong[:, :, rows])
+    with tap(logits(llama())) as t:
         assert t.check(input_ids=tokens(), attention_mask=kept) < 1e-5
 
 
-@pytest.mark.usefixtures("few_logits")
 def test_what_is_made_and_compared_with_few_logits() -> None:
     """Logits of one token, and a head that is broken is still found."""
-    network, inputs, shapes = llama(), {"input_ids": tokens()}, []
+    network, inputs, shapes = few_logits(llama()), {"input_ids": tokens()}, []
     network.lm_head.register_forward_hook(lambda head, args, logits: shapes.append(tuple(logits.shape)))
     with tap(network) as t:
         t.check(**inputs)
@@ -122,14 +128,13 @@ def test_what_is_made_and_compared_with_few_logits() -> None:
         network.lm_head.weight[0] = math.nan
         with pytest.raises(AbbeError, match="the model's own output holds NaN"):
             t.check(**inputs)
-    assert checked_logits(network, 19) == 61 + 19 * 32
+    assert checked_logits(llama(), 19) == 19 * 61
+    assert checked_logits(network, 19) == 2 * (1 << 22) + 19 * 32
     assert checked_logits(bert(), 19) == 0
 
 
-@pytest.mark.usefixtures("few_logits")
 def test_a_swap_is_checked_with_few_logits() -> None:
-    network = gemma2()
-    with swap(network, "sparsemax") as handle:
+    with swap(few_logits(gemma2()), "sparsemax") as handle:
         assert 0 < handle.check(input_ids=tokens()) < 1e-5
 
 
@@ -137,13 +142,13 @@ def test_a_swap_is_checked_with_few_logits() -> None:
 def test_padding_is_tried_though_the_text_has_none(build: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Models whose masks are lost: without padding none of them shows it."""
     network, inputs = build(), text_pair() if build is t5 else {"input_ids": tokens()}
-    honest, heard = _tap.own_attention, []
+    heard: list[Any] = []
 
-    def lost(call: AttentionCall) -> Tensor:
+    def lost(call: AttentionCall) -> AttentionCall:
         heard.append(call.query.shape[:3:2])
-        return honest(call if call.mask is None else replace(call, mask=None, causal=build is llama))
+        return call if call.mask is None else replace(call, mask=None, causal=build is llama)
 
-    monkeypatch.setattr(_tap, "own_attention", lost)
+    capture(monkeypatch, lost)
     with tap(network) as t:
         with pytest.raises(AbbeError, match=rf"^self-check failed: .* {type(network).__name__} with padding by"):
             t.check(**inputs)
@@ -182,8 +187,7 @@ def test_padding_of_a_decoder_is_left_out_of_the_comparison() -> None:
 
 def test_the_message_says_how_far_off(monkeypatch: pytest.MonkeyPatch) -> None:
     network = gpt2()
-    honest = _tap.own_attention
-    monkeypatch.setattr(_tap, "own_attention", lambda call: honest(replace(call, scale=2 * call.scale)))
+    capture(monkeypatch, lambda call: replace(call, scale=2 * call.scale))
     with pytest.raises(AbbeError) as caught, tap(network) as t:
         t.check(input_ids=tokens())
     assert str(caught.value) == (
@@ -241,26 +245,52 @@ def test_tolerance_grows_with_rounding() -> None:
     assert 1e-3 < self_check_tolerance(torch.float16) < self_check_tolerance(torch.bfloat16) < 0.5
 
 
-def test_relative_error_by_hand() -> None:
-    plain = torch.tensor([[[1.0, -1.0], [1.0, -1.0]]])  # standard deviation 1
-    own = torch.tensor([[[1.0, -1.25], [3.0, -1.0]]])
-    assert relative_error(plain, own) == 2.0
-    assert relative_error(plain, own, torch.tensor([[1, 0]])) == 0.25
-    assert relative_error(10 * plain, 10 * own) == 2.0
-    assert relative_error(plain, plain) == 0.0
-    assert relative_error(plain, torch.full_like(plain, math.nan)) == math.inf
-    plain = torch.tensor([[[1.0, -1.0, -math.inf]]])  # an entry that the model hides must stay hidden
-    assert relative_error(plain, plain + 0) == 0.0
-    assert relative_error(plain, torch.tensor([[[1.0, -1.0, 5.0]]])) == math.inf
-    assert relative_error(plain, torch.tensor([[[1.0, -math.inf, -math.inf]]])) == math.inf
-    with pytest.raises(AbbeError, match="holds NaN or no finite number"):
-        relative_error(torch.tensor([[[1.0, math.nan]]]), torch.ones(1, 1, 2))
+def test_the_error_is_the_largest_difference_over_the_deviation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the logits that the model makes plainly, for a text and with padding, and from the capture."""
+    network, outputs = llama(), []
+    network.lm_head.register_forward_hook(lambda head, args, logits: outputs.append(logits.clone()))
+    capture(monkeypatch, lambda call: replace(call, scale=(1 + 1e-4) * call.scale))
+    with tap(network) as t:
+        error = t.check(input_ids=tokens())
+    first, padded, second, captured = outputs
+    kept = torch.ones(padded.shape[:2])
+    kept[0, :4] = 0
+    errors = relative_error(first, second), relative_error(padded, captured, kept)
+    assert error == pytest.approx(max(errors), rel=1e-6)
+    assert min(errors) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "message"),
+    [
+        (range(4), -math.inf, ""),  # an entry that the model hides must stay hidden
+        (range(2), -math.inf, "by inf of its standard deviation"),
+        (range(2, 4), -math.inf, "by inf of its standard deviation"),
+        (range(2, 4), math.nan, "by inf of its standard deviation"),
+        (range(2), math.nan, "the model's own output holds NaN or no finite number"),
+    ],
+)
+def test_logits_that_are_not_finite(at: range, number: float, message: str) -> None:
+    """In the plain passes, the first two, in those from the capture, or in all."""
+    network, passes = llama(), []
+
+    def spoil(head: Any, args: Any, logits: Tensor) -> Tensor:
+        passes.append(len(passes))
+        return logits.index_fill(2, torch.tensor([7]), number) if passes[-1] in at else logits
+
+    network.lm_head.register_forward_hook(spoil)
+    with tap(network) as t:
+        if not message:
+            assert t.check(input_ids=tokens()) < 1e-5
+            return
+        with pytest.raises(AbbeError, match=message):
+            t.check(input_ids=tokens())
 
 
 def test_a_check_that_would_prove_nothing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the refusals these broken captures would be certified with an error of 0."""
-    network, honest = llama(), _tap.own_attention
-    monkeypatch.setattr(_tap, "own_attention", lambda call: honest(replace(call, scale=5.0, causal=False)))
+    network = llama()
+    capture(monkeypatch, lambda call: replace(call, scale=5.0, causal=False))
     with tap(network) as t:
         with pytest.raises(AbbeError, match="check needs a text of at least 2 tokens"):
             t.check(input_ids=tokens(1))
@@ -273,10 +303,12 @@ def test_a_check_that_would_prove_nothing_is_refused(monkeypatch: pytest.MonkeyP
 
 
 def test_values_whose_sum_overflows_are_finite() -> None:
-    large = torch.full((1, 1, 2, 2), 3e38)
-    check_finite(AttentionCall(0, "layer", "self", large, large, large, 1.0))
-    with pytest.raises(AbbeError, match="its value states"):
-        check_finite(AttentionCall(0, "layer", "self", large, large, torch.tensor([[[[1.0, -math.inf]]]]), 1.0))
+    network, heard = llama(attention_bias=True, num_hidden_layers=1), []
+    network.model.layers[0].self_attn.v_proj.bias.fill_(3e38)
+    with tap(network) as t:
+        t.listen(lambda call: heard.append(float(call.value.sum())))
+        network(input_ids=tokens())
+    assert heard == [math.inf]
 
 
 def test_a_value_width_of_its_own() -> None:

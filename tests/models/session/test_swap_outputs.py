@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tiny_models as tiny
 import torch
 from inside import normalizers_row_map as _row_map
-from inside import swap_module as _swap
 from swap_reference import reference, reference_output
-from transformers import DynamicCache, StaticCache
+from test_tap_capture import listen as tapped
+from tiny_models import FAMILIES, LENGTH, gpt_oss, llama, t5, text_pair, tokens
+from torch import Tensor
+from transformers import AttentionInterface, DynamicCache, StaticCache
 
 from abbe import AbbeError, normalizer, swap
+from abbe.models import AttentionCall
 
 pytestmark = pytest.mark.usefixtures("no_grad")
 SPECS = ("entmax:alpha=1.5", "sparsemax", "topk:k=3", "entmax:alpha=1.3", "sigmoid", "sink:b=1", "ssmax:s=0.5")
@@ -142,19 +146,18 @@ def test_steps_with_a_cache_give_what_one_pass_gives(build: Any, cache: Any, wha
     assert done == tiny.LENGTH
 
 
-def test_steps_by_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So short a text would else be left to the reference."""
-    network, seen, run = tiny.llama(), [], _row_map.run_forward
+def test_a_swapped_model_uses_kernels_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its two layers have 2592 logits."""
+    seen, run = [], _row_map.run_forward
     monkeypatch.setattr(_row_map, "run_forward", lambda *args: (seen.append(args[2]), run(*args))[1])
-    last_step(network, "entmax:alpha=1.5", monkeypatch)
-    normalizer("sparsemax")(torch.randn(4, 19))  # outside of the model all is as before
+    last_step(tiny.llama(), "entmax:alpha=1.5")
+    normalizer("sparsemax")(torch.randn(4, 1024))  # outside of the model all is as before
     assert seen == ["entmax15"] * 2
 
 
-def last_step(network: Any, spec: str, monkeypatch: pytest.MonkeyPatch, cache: Any = None) -> None:
-    """The last token of a text in a cache, by kernels, gives what the whole text gives."""
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
-    ids, cache = tiny.tokens(), cache or DynamicCache(config=network.config)
+def last_step(network: Any, spec: str, cache: Any = None, texts: int = 2) -> None:
+    """The last token of texts in a cache gives what the whole text gives."""
+    ids, cache = tiny.tokens(batch=texts), cache or DynamicCache(config=network.config)
     with swap(network, spec):
         network(input_ids=ids[:, :-1], past_key_values=cache)
         logits = network(input_ids=ids[:, -1:], past_key_values=cache).logits
@@ -162,11 +165,18 @@ def last_step(network: Any, spec: str, monkeypatch: pytest.MonkeyPatch, cache: A
     torch.testing.assert_close(logits[:, 0], wanted[:, -1], atol=5e-5, rtol=0)
 
 
+@pytest.mark.parametrize(("texts", "entered"), [(26, 0), (27, 2)])
+def test_short_texts_do_not_wait_for_a_kernel(texts: int, entered: int, steps: list[str]) -> None:
+    """They have fewer than 2048 logits, of four heads and 19 keys."""
+    last_step(tiny.llama(), "entmax:alpha=1.5", texts=texts)
+    assert len(steps) == entered
+
+
+@pytest.mark.usefixtures("fused")
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.5", "ssmax:s=0.5", "scaled:of=sparsemax,t=-0.5", "topk:k=3"])
 @tiny.builds(tiny.gpt2, tiny.llama)
-def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+def test_a_model_step_by_step(build: Any, spec: str, steps: list[str]) -> None:
     network, ids = build(), tiny.tokens()
     cache = DynamicCache(config=network.config)
     wanted = reference_output(network, spec, input_ids=ids)
@@ -179,17 +189,17 @@ def test_a_model_step_by_step(build: Any, spec: str, steps: list[str], monkeypat
     assert steps
 
 
+@pytest.mark.usefixtures("fused")
 @tiny.builds(tiny.mistral, tiny.gemma2, tiny.gpt_oss)
-def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(
-    build: Any, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    last_step(build(), "entmax:alpha=1.5", monkeypatch)
+def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(build: Any, steps: list[str]) -> None:
+    last_step(build(), "entmax:alpha=1.5")
     assert not steps
 
 
-def test_a_long_static_cache_shows_only_what_is_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("fused")
+def test_a_long_static_cache_shows_only_what_is_filled() -> None:
     network = tiny.llama()
-    last_step(network, "sparsemax", monkeypatch, StaticCache(config=network.config, max_cache_len=64))
+    last_step(network, "sparsemax", StaticCache(config=network.config, max_cache_len=64))
 
 
 @pytest.mark.quick(8)
@@ -206,10 +216,8 @@ def test_generation_with_softmax_is_the_models_own(name: str, cache: str | None)
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("name", tiny.CAUSAL)
-def test_generation_with_entmax_is_that_without_a_cache(
-    name: str, steps: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_swap, "KERNELS_FROM", 1)
+@pytest.mark.usefixtures("fused")
+def test_generation_with_entmax_is_that_without_a_cache(name: str, steps: list[str]) -> None:
     network, ids = tiny.FAMILIES[name].build(), tiny.tokens()[:1]
     settings = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
     with swap(network, "entmax:alpha=1.5"):
@@ -267,3 +275,105 @@ def test_a_model_that_does_not_keep_its_word_is_refused() -> None:
     network.transformer.h[0].attn.num_heads = 3
     with swap(network, "sparsemax"), pytest.raises(AbbeError, match=r"says that it has 3 heads, but attends with 4"):
         network(input_ids=tiny.tokens())
+
+
+# -- What listeners hear, and what the check proves -------------------------------------------------------------------
+
+
+GROUPS = {"*.heads.0,3": "entmax:alpha=1.5", "layers.1.heads.1": "topk:k=2"}
+Heard = list[tuple[AttentionCall, Tensor]]
+
+
+def heard(network: Any, what: Any, check: bool = False, outputs: list[Tensor] | None = None, **inputs: Any) -> Heard:
+    """Calls and the weights of all their queries; the outputs of the layers are added to `outputs`."""
+    calls: Heard = []
+
+    def listener(call: AttentionCall, weights_of: Callable[[Tensor], Tensor]) -> None:
+        calls.append((call, weights_of(torch.arange(call.query.shape[-2]))))
+
+    with swap(network, what) as swapped, pytest.MonkeyPatch.context() as patch:
+        if check:
+            swapped.check(**inputs)
+        if outputs is not None:
+            wrap_attention(network, patch, lambda function, *args: outputs.append(function(*args)) or outputs[-1])
+        swapped.listen(listener)
+        network(**inputs)
+    assert calls  # or every loop over them would pass
+    return calls
+
+
+def wrap_attention(network: Any, patch: pytest.MonkeyPatch, wrapper: Callable[..., Tensor]) -> None:
+    """Put a function between the model and its attention function."""
+    names, name = AttentionInterface._global_mapping, network.config._attn_implementation
+    function = names[name]
+
+    def wrapped(module: Any, *states: Any, **keywords: Any) -> tuple[Tensor, None]:
+        return wrapper(lambda *given: function(module, *given, **keywords)[0], *states), None
+
+    patch.setitem(names, name, wrapped)
+
+
+@pytest.mark.parametrize("what", ["sparsemax", GROUPS], ids=["one", "groups"])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_weights_are_those_that_the_layer_uses(name: str, what: Any) -> None:
+    outputs: list[Tensor] = []
+    calls = heard(FAMILIES[name].build(), what, outputs=outputs, **FAMILIES[name].inputs())
+    assert len(calls) == len(outputs) > 1
+    for (call, weights), output in zip(calls, outputs, strict=True):
+        assert weights.shape == (4, call.query.shape[-2], call.key.shape[-2])
+        values = call.value[0].repeat_interleave(4 // call.value.shape[1], 0)
+        torch.testing.assert_close((weights @ values).transpose(0, 1), output[0], atol=2e-5, rtol=0)
+
+
+def test_each_group_has_its_own_weights() -> None:
+    for call, weights in heard(gpt_oss(), GROUPS, input_ids=tokens()):
+        logits = call.logits(torch.arange(LENGTH))[0]
+        logits = torch.cat([call.sink[:, None, None].expand(4, LENGTH, 1), logits], -1)
+        other = "topk:k=2" if call.layer == 1 else "softmax"
+        for head, spec in enumerate(("entmax:alpha=1.5", other, "softmax", "entmax:alpha=1.5")):
+            wanted = normalizer(spec)(logits[head].double())[..., 1:]
+            torch.testing.assert_close(weights[head].double(), wanted, atol=1e-5, rtol=0)
+
+
+def test_calls_are_those_of_the_tap() -> None:
+    network = t5()
+    wanted, _ = tapped(network, text_pair())
+    calls = heard(network, "softmax", check=True, **text_pair())
+    for (call, _), other in zip(calls, wanted, strict=True):
+        assert (call.layer, call.name, call.kind, call.causal) == (other.layer, other.name, other.kind, other.causal)
+        assert call.projection is other.projection is not None
+        torch.testing.assert_close(call.query, other.query, atol=1e-4, rtol=1e-4)
+
+
+def test_some_queries_of_the_first_text() -> None:
+    network, rows, weights = llama(), torch.tensor([3, 11]), []
+    with swap(network, "sparsemax") as swapped:
+        swapped.listen(lambda call, weights_of: weights.append(weights_of(rows)))
+        network(input_ids=tokens())
+        network(input_ids=tokens()[:1])
+    for some, alone, (_, whole) in zip(
+        weights[:2], weights[2:], heard(network, "sparsemax", input_ids=tokens()), strict=True
+    ):
+        torch.testing.assert_close(some, whole[:, rows])
+        torch.testing.assert_close(some, alone)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_check_finds_rounding_alone(name: str) -> None:
+    network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
+    with swap(network, "sparsemax") as swapped:
+        assert swapped.error is None
+        wanted = network(**inputs)[0]
+        error = swapped.check(**inputs)
+        assert 0 < error < 1e-5  # by another path than the model's own
+        assert swapped.error == error
+        assert torch.equal(network(**inputs)[0], wanted)
+
+
+def test_check_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = llama()
+    expected = "check failed: softmax swapped in changes the output of LlamaForCausalLM"
+    with swap(network, "sparsemax") as swapped:
+        wrap_attention(network, monkeypatch, lambda function, query, *rest: function(1.1 * query, *rest))
+        with pytest.raises(AbbeError, match=expected):
+            swapped.check(input_ids=tokens())

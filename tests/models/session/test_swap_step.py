@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import Keywords, RawCall
 from inside import kernels_threads as _threads
-from inside import normalizers_row_map as _dispatch
-from inside import normalizers_step as _step
-from inside import swap_module as _swap
 from normalizer_cases import CASES, Case, every_case, slow
 from tiers import examples
+from tiny_models import gpt2
 from torch import Tensor
+from transformers import AttentionInterface
 
-import abbe
-from abbe import AbbeError, Normalizer, normalizer
-from abbe.models import HeadGroup
-from abbe.normalizers import Softmax
+from abbe import AbbeError, Normalizer, normalizer, swap
+from abbe.normalizers import Softmax, kernels_from, step_attention
 
-pytestmark = pytest.mark.usefixtures("no_grad")
+pytestmark = pytest.mark.usefixtures("no_grad", "fused")
 
 # Of all cases those that are more than one map, or one without kernels.
 LONGER_WAY = (
@@ -48,17 +47,29 @@ def states(keys: int, batch: int = 2, heads: int = 4, key_heads: int = 2, width:
     return query, key, torch.randn(batch, key_heads, keys, wide, generator=generator)
 
 
-def attend(made: Normalizer, inputs: States, mask: Tensor | None = None, scale: float = 0.125) -> Tensor:
-    group = HeadGroup("*", tuple(range(inputs[0].shape[1])), made)
-    with _dispatch.kernels_from(1):
-        call = RawCall("test", torch.nn.Module(), *inputs, mask, False, Keywords(scale=scale))
-        return _swap.swapped_attention(call, [group])
+@cache
+def one_layer(heads: int) -> Any:
+    return gpt2(n_layer=1, n_head=heads, n_embd=heads)
+
+
+@contextmanager
+def swapped(made: Normalizer, heads: int) -> Iterator[Callable[..., Tensor]]:
+    """The attention function that a model with this normalizer calls."""
+    network = one_layer(heads)
+    with swap(network, made):
+        function = AttentionInterface()[network.config._attn_implementation]
+        module = network.transformer.h[0].attn
+        yield lambda query, key, value, mask=None: function(module, query, key, value, mask, scaling=0.125)[0]
+
+
+def attend(made: Normalizer, inputs: States, mask: Tensor | None = None) -> Tensor:
+    with swapped(made, inputs[0].shape[1]) as attention:
+        return attention(*inputs, mask)
 
 
 def longer_way(made: Normalizer, inputs: States) -> Tensor:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_swap, "step_attention", lambda *_: None)
-        return attend(made, inputs)
+    """With a mask that hides nothing."""
+    return attend(made, inputs, torch.ones(1, 1, 1, inputs[1].shape[2], dtype=torch.bool))
 
 
 def dense(made: Normalizer, inputs: States, scale: float = 0.125) -> Tensor:
@@ -83,10 +94,10 @@ def test_every_normalizer_gives_what_it_gave(case: Case, steps: list[str]) -> No
 def test_parameters_are_kept_only_where_they_cannot_change() -> None:
     """Those of a fixed alpha are made once; an alpha that learns, and another alpha, give other weights at once."""
     inputs = states(37, heads=3, key_heads=1)
-    learns = abbe.normalizer("entmax:alpha=1.5,learn=true")
+    learns = normalizer("entmax:alpha=1.5,learn=true")
     for alpha in (1.5, 1.25, 1.75):
-        fixed = abbe.normalizer(f"entmax:alpha={alpha}")
-        learns.load_state_dict(abbe.normalizer(f"entmax:alpha={alpha},learn=true").state_dict())
+        fixed = normalizer(f"entmax:alpha={alpha}")
+        learns.load_state_dict(normalizer(f"entmax:alpha={alpha},learn=true").state_dict())
         for made in (fixed, learns):
             torch.testing.assert_close(attend(made, inputs), longer_way(made, inputs), rtol=1e-5, atol=1e-6)
 
@@ -106,8 +117,8 @@ def test_any_shape_and_scale(
     case: Case, keys: int, batch: int, key_heads: int, width: int, wide: int, power: int
 ) -> None:
     inputs, made = states(keys, batch, 3, key_heads, width, wide), case.make(torch.float32)
-    with torch.no_grad(), _dispatch.kernels_from(1):
-        output = _step.step_attention(made, *inputs, 2.0**power)
+    with torch.no_grad(), kernels_from(1):
+        output = step_attention(made, *inputs, 2.0**power)
         query, key, value = inputs
         logits = 2.0**power * query @ key.repeat_interleave(3 // key_heads, 1).mT
         wanted = made(logits) @ value.repeat_interleave(3 // key_heads, 1)
@@ -203,7 +214,7 @@ def test_learned_values_are_read_at_every_step() -> None:
 
 def test_a_wrong_number_of_heads_is_refused_as_elsewhere(steps: list[str]) -> None:
     with pytest.raises(AbbeError, match=r"learned-temperature: logits must be \(\.\.\., 3 heads, queries, keys\)"):
-        attend(normalizer("learned-temperature:t=0.5,heads=3"), states(50))
+        step_attention(normalizer("learned-temperature:t=0.5,heads=3"), *states(50), 1.0)
     assert not steps
 
 
@@ -260,8 +271,7 @@ MISREAD: dict[str, Callable[[States], States]] = {
 @pytest.mark.parametrize("what", MISREAD)
 def test_states_that_the_kernel_would_misread_are_left_alone(what: str) -> None:
     query, key, value = (x.contiguous() for x in MISREAD[what](states(50)))
-    with _dispatch.kernels_from(1):
-        assert _step.step_attention(normalizer("softmax"), query, key, value, 1.0) is None
+    assert step_attention(normalizer("softmax"), query, key, value, 1.0) is None
 
 
 def test_a_normalizer_from_elsewhere_sees_its_logits(steps: list[str]) -> None:
@@ -301,29 +311,15 @@ def test_gradients_and_autocast_take_the_longer_way(steps: list[str]) -> None:
     assert not steps
 
 
-def test_short_texts_do_not_wait_for_a_kernel(steps: list[str]) -> None:
-    made, (query, key, value) = normalizer("entmax:alpha=1.5"), states(50)
-    for logits, entered in ((401, 0), (400, 1)):
-        with _dispatch.kernels_from(logits):
-            _swap._one_query(made, query, key, value, None, 0.125)
-        assert len(steps) == entered
-
-
-def test_compiling_takes_the_longer_way(steps: list[str]) -> None:
+def test_compiling_and_transforms_take_the_longer_way(steps: list[str]) -> None:
     made, inputs = normalizer("softmax"), states(50)
-    step = torch.compile(_swap._one_query, backend="aot_eager", fullgraph=True)
-    with _dispatch.kernels_from(1):
-        output = step(made, *inputs, None, 0.125)
-    torch.testing.assert_close(output, dense(made, inputs), rtol=1e-5, atol=1e-6)
-    assert not steps
-
-
-def test_transforms_take_the_longer_way(steps: list[str]) -> None:
-    made, inputs = normalizer("softmax"), states(50)
-    with _dispatch.kernels_from(1):
-        step = torch.vmap(lambda q, k, v: _swap._one_query(made, q, k, v, None, 0.125))
-        output = step(*(x[None] for x in inputs))
-    torch.testing.assert_close(output[0], dense(made, inputs), rtol=1e-5, atol=1e-6)
+    with swapped(made, 4) as attention:
+        outputs = [
+            torch.compile(attention, backend="aot_eager", fullgraph=True)(*inputs),
+            torch.vmap(attention)(*(x[None] for x in inputs))[0],
+        ]
+    for output in outputs:
+        torch.testing.assert_close(output, dense(made, inputs), rtol=1e-5, atol=1e-6)
     assert not steps
 
 

@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from real import pulled, shared_model, shared_text
 from test_tap_capture import eager_weights, listen
 from torch import Tensor
 
-from abbe import AbbeError
-from abbe.models import tap
+from abbe.models import load, tap
 
 pytestmark = pytest.mark.real
 
-SHARED = Path(os.environ.get("ABBE_SHARED", Path(__file__).parents[4] / "shared"))
-
-
-def folder(name: str) -> Path:
-    path = SHARED / "models" / name
-    if not path.is_dir():
-        pytest.skip(f"no model folder {name} under ABBE_SHARED or ../shared")
-    return path
-
 
 def words() -> str:
-    path = SHARED / "texts" / "war_and_peace.txt"
-    if not path.is_file():
-        pytest.skip("no texts/war_and_peace.txt under ABBE_SHARED or ../shared")
-    return path.read_text(encoding="utf-8")[50_000:60_000]
+    return shared_text().read_text(encoding="utf-8")[50_000:60_000]
 
 
 def model_and_tokens(path: Path, length: int, **settings: Any) -> tuple[Any, Tensor]:
@@ -43,7 +30,7 @@ def model_and_tokens(path: Path, length: int, **settings: Any) -> tuple[Any, Ten
 @pytest.mark.parametrize("implementation", ["sdpa", "eager"])
 @pytest.mark.parametrize("name", ["stories260K", "stories15M"])
 def test_trained_models_prove_themselves(name: str, implementation: str) -> None:
-    network, ids = model_and_tokens(folder(name), 192, attn_implementation=implementation)
+    network, ids = model_and_tokens(shared_model(name), 192, attn_implementation=implementation)
     with tap(network) as t:
         assert t.check(input_ids=ids) < 1e-4
         assert len(t.layers) == network.config.num_hidden_layers
@@ -52,7 +39,7 @@ def test_trained_models_prove_themselves(name: str, implementation: str) -> None
 @torch.no_grad()
 @pytest.mark.parametrize("name", ["stories260K", "stories15M"])
 def test_trained_models_give_their_own_weights(name: str) -> None:
-    network, ids = model_and_tokens(folder(name), 128)
+    network, ids = model_and_tokens(shared_model(name), 128)
     calls, _ = listen(network, {"input_ids": ids})
     oracle = eager_weights(network, {"input_ids": ids})
     assert len(calls) == len(oracle) == network.config.num_hidden_layers
@@ -63,19 +50,14 @@ def test_trained_models_give_their_own_weights(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_trained_model_in_half_precision(dtype: torch.dtype) -> None:
-    network, ids = model_and_tokens(folder("stories15M"), 128)
+    network, ids = model_and_tokens(shared_model("stories15M"), 128)
     with tap(network.to(dtype)) as t:
         assert t.check(input_ids=ids) < 50 * torch.finfo(dtype).eps
 
 
 @pytest.mark.parametrize("name", ["smollm2", "minilm"])
 def test_pulled_models_prove_themselves(name: str) -> None:
-    from abbe.models import load
-
-    try:
-        model = load(name)
-    except AbbeError as error:
-        pytest.skip(str(error))
+    model = load(pulled(name))
     inputs = model.tokenizer(words()[:1500], return_tensors="pt", truncation=True, max_length=256)
     with tap(model) as t:
         assert t.check(**inputs) < 1e-3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from inside import normalizers_row_map as _dispatch
 from inside import normalizers_row_map as _row_map
 from normalizer_cases import CASES, CORE, Case, every_case, random_logits, random_mask, slow
 from torch import Tensor
@@ -77,7 +76,7 @@ def test_whole_graph_of_long_rows(case: Case, fused: None) -> None:
 def test_whole_graph_by_inductor(spec: str, rows: int) -> None:
     """8 rows stay below the size from which the kernels are used, 600 are above."""
     logits = random_logits(rows, 128, dtype=torch.float32)
-    assert _dispatch.fused(logits) == (rows == 600)
+    assert _row_map.fused(logits) == (rows == 600)
     assert_same_compiled(abbe.normalizer(spec), logits, random_mask(rows, 128), "inductor")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from inside import kernels_switch as switch
 from normalizer_cases import CASES, slow
 from safetensors.torch import load_file
 
 import abbe
-from abbe._kernels import calls as switch
 
 # Weights and gradients at the lengths where two copies of a helper used to round differently.
 _BITS = """

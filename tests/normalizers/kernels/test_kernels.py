@@ -13,13 +13,12 @@ import torch
 from adversarial_rows import adversarial_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from inside import normalizers_row_map as _row_map
 from normalizer_cases import CASES, CORE, Case, every_case, random_logits, slow
 from tiers import examples
 from torch import Tensor
 
 import abbe
-from abbe.normalizers import _row_map
-from abbe.normalizers import _row_map as _dispatch
 
 EPS = torch.finfo(torch.float32).eps
 # Shorter rows are drawn in the quick tier: test_kernel_on_drawn_rows.
@@ -67,9 +66,9 @@ def derivatives(made: abbe.Normalizer, rows: Tensor, upstream: Tensor) -> tuple[
 
 def assert_kernel_is_right(made: abbe.Normalizer, rows: Tensor, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     upstream = random_logits(*rows.shape, seed=5, scale=1.0)
-    monkeypatch.setattr(_dispatch, "FUSED_FROM", 1)
+    monkeypatch.setattr(_row_map, "FUSED_FROM", 1)
     got = derivatives(made, rows, upstream)
-    monkeypatch.setattr(_dispatch, "FUSED_FROM", 1 << 62)
+    monkeypatch.setattr(_row_map, "FUSED_FROM", 1 << 62)
     eager = derivatives(made, rows, upstream)
     want = derivatives(in_float64(made), rows.double(), upstream)
     clear = clear_rows(made, rows)[..., None]
@@ -221,14 +220,14 @@ def test_every_row_map_has_both_kernels_and_is_tested() -> None:
     assert set(_row_map.MAPS) - set(with_kernels) == WITHOUT_KERNELS
     reached: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_dispatch, "row_weights", None)
+        patch.setattr(_row_map, "row_weights", None)
         for which in with_kernels.values():
             assert callable(which.kernel("forward"))
             assert callable(which.kernel("backward"))
     original = _row_map.run_forward
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_dispatch, "FUSED_FROM", 1)
-        for module in (_dispatch, _row_map):
+        patch.setattr(_row_map, "FUSED_FROM", 1)
+        for module in (_row_map, _row_map):
             patch.setattr(module, "run_forward", lambda x, p, name: reached.add(name) or original(x, p, name))
         for case in CASES:
             case.make(torch.float32)(random_logits(3, 2, 5, dtype=torch.float32))

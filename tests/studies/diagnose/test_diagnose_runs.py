@@ -139,9 +139,8 @@ def test_nan_activations_are_named(tmp_path: Path) -> None:
 
 
 def test_failing_self_check_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from inside import models_tap as _tap
-
-    monkeypatch.setattr(_tap, "own_attention", lambda call: torch.zeros_like(call.query).transpose(1, 2).contiguous())
+    weights = abbe.models.AttentionCall.weights
+    monkeypatch.setattr(abbe.models.AttentionCall, "weights", lambda call, queries: 0 * weights(call, queries))
     with pytest.raises(abbe.AbbeError, match="self-check failed"):
         run(folder=tmp_path / "run")
     assert not (tmp_path / "run").exists()

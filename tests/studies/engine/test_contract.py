@@ -17,8 +17,8 @@ from polars.testing import assert_frame_equal
 from run_files import check_files
 
 import abbe
+from abbe.lab import experiments as lab_running
 from abbe.lab import run as lab_run
-from abbe.lab import running as lab_running
 from abbe.results import FORMAT, MANIFEST
 from abbe.runs import study as runs_study
 from abbe.training import Training

@@ -10,23 +10,40 @@ from typing import Any
 import pytest
 import tiny_runs
 import torch
-from inside import load_device
 from safetensors.torch import load_file, save_file
 from tiny_runs import OPTIONS, quick
 from transformers import AutoModelForCausalLM
 
 import abbe
 from abbe import AbbeError, load
-from abbe.runs import cost as engine_room
+from abbe.models import free_memory
 
 SMALL: dict[str, Any] = {"lengths": 64, "windows": 2, "queries": 8, "resamples": 20}
 
 
 @pytest.fixture
-def free(monkeypatch: pytest.MonkeyPatch) -> Callable[[float | None], None]:
+def system(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The files of the system that say how much memory there is, by path; at first there are none."""
+    files: dict[str, str] = {}
+    read = Path.read_text
+
+    def read_text(path: Path, *args: Any, **more: Any) -> str:
+        if not str(path).startswith(("/proc/", "/sys/")):
+            return read(path, *args, **more)
+        if str(path) not in files:
+            raise FileNotFoundError(path)
+        return files[str(path)]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    return files
+
+
+@pytest.fixture
+def free(system: dict[str, str]) -> Callable[[float | None], None]:
     def set_free(count: float | None) -> None:
-        for module in (load_device, engine_room):
-            monkeypatch.setattr(module, "free_memory", lambda device: count)
+        system.clear()
+        if count is not None:
+            system["/proc/meminfo"] = f"MemTotal: 9999999 kB\nMemAvailable: {int(count / 1024)} kB\n"
 
     return set_free
 
@@ -104,39 +121,34 @@ def test_memory_is_said_before_the_start(
     assert first.endswith(" MB to measure with; 2.5 GB are free on cpu")
 
 
-def test_the_limit_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    meminfo, group, own = tmp_path / "meminfo", tmp_path / "cgroup", tmp_path / "groups" / "job"
-    own.mkdir(parents=True)
-    meminfo.write_text("MemTotal: 4000 kB\nMemAvailable: 3000 kB\n")
-    group.write_text("0::/job\n")
-    for name, where in (("_MEMINFO", meminfo), ("_GROUP", group), ("_GROUPS", own.parent)):
-        monkeypatch.setattr(load_device, name, where)
+def limit(system: dict[str, str], group: str, most: object, used: int, cached: int) -> None:
+    numbers = {"max": most, "current": used, "stat": f"anon 1\ninactive_file {cached}"}
+    system |= {f"/sys/fs/cgroup{group}/memory.{name}": f"{content}\n" for name, content in numbers.items()}
+
+
+def test_the_limit_of_a_container_counts(system: dict[str, str], free: Callable[[float | None], None]) -> None:
+    free(3_072_000)
+    system["/proc/self/cgroup"] = "0::/job\n"
     cpu = torch.device("cpu")
-    assert load_device.free_memory(cpu) == 3000 * 1024
-    for name, content in (("max", "1000000"), ("current", "900000"), ("stat", "anon 1\ninactive_file 200000")):
-        (own / f"memory.{name}").write_text(content)
-    assert load_device.free_memory(cpu) == 300_000
-    (own / "memory.max").write_text("max\n")
-    assert load_device.free_memory(cpu) == 3000 * 1024
+    assert free_memory(cpu) == 3_072_000
+    limit(system, "/job", 1_000_000, 900_000, 200_000)
+    assert free_memory(cpu) == 300_000
+    limit(system, "/job", "max", 900_000, 200_000)
+    assert free_memory(cpu) == 3_072_000
 
 
-def test_the_smallest_limit_of_all_groups_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    group, inner = tmp_path / "cgroup", tmp_path / "groups" / "job" / "step" / "task"
-    inner.mkdir(parents=True)
-    group.write_text("0::/job/step/task\n")
-    for name, where in (("_MEMINFO", tmp_path / "none"), ("_GROUP", group), ("_GROUPS", tmp_path / "groups")):
-        monkeypatch.setattr(load_device, name, where)
-    for folder, limit in ((inner, "max"), (inner.parent, "700"), (inner.parent.parent, "500")):
-        for name, content in (("max", limit), ("current", "100"), ("stat", "inactive_file 0")):
-            (folder / f"memory.{name}").write_text(f"{content}\n")
-    assert load_device.free_memory(torch.device("cpu")) == 400
-    (inner / "memory.max").write_text("300\n")
-    assert load_device.free_memory(torch.device("cpu")) == 200
+def test_the_smallest_limit_of_all_groups_counts(system: dict[str, str]) -> None:
+    system["/proc/self/cgroup"] = "0::/job/step/task\n"
+    for group, most in (("/job/step/task", "max"), ("/job/step", 700), ("/job", 500)):
+        limit(system, group, most, 100, 0)
+    assert free_memory(torch.device("cpu")) == 400
+    limit(system, "/job/step/task", 300, 100, 0)
+    assert free_memory(torch.device("cpu")) == 200
 
 
 def test_an_accelerator_is_asked_for_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (5e9, 8e9))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2e9)
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 1e9)
-    assert load_device.free_memory(torch.device("cuda:0")) == 6e9
-    assert load_device.free_memory(torch.device("xpu")) is None
+    assert free_memory(torch.device("cuda:0")) == 6e9
+    assert free_memory(torch.device("xpu")) is None

@@ -1,4 +1,4 @@
-"""A user's mistake raises AbbeError in one line that names the argument."""
+"""What holds for every bound: mistakes are one line, absent keys count nowhere, gradients, and a batch is its rows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from bound_cases import tensor
+from bound_cases import Placed, close, exact_cases, marked, padded, tensor, top
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 import abbe
 from abbe import bounds
@@ -211,3 +214,119 @@ def test_error_leaves_more_than_an_equal_share() -> None:
 def test_an_estimate_needs_an_unselected_key() -> None:
     assert "count" in message_of(lambda: bounds.sphere_separability_estimate(3, 3, 4))
     assert "points" in message_of(lambda: bounds.sphere_separability_estimate(1, 3, 4, points=0))
+
+
+# -- Absent keys, gradients, batches -----------------------------------------------------------------------------------
+
+
+def results(function: str, arguments: dict[str, object]) -> tuple[Tensor, ...]:
+    result = getattr(bounds, function)(**arguments)
+    return tuple(result) if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize("function", [name for name, arguments in GOOD.items() if "mask" in arguments])
+@given(case=exact_cases(), seed=st.integers(0, 5))
+def test_absent_keys_are_removed_keys(function: str, case: Placed, seed: int) -> None:
+    """Whatever they hold; what there is for each key is 0 or False there."""
+    own = {"weights": case.a, "logits": 4 * case.a, "vectors": case.x, "values": case.x, "count": case.n}
+    plain = {name: own.get(name, value) for name, value in GOOD[function].items() if name != "mask"}
+    for fill in (0.5, -7.0):
+        fills = {"weights": abs(fill), "logits": fill, "vectors": 1 - fill, "values": 1 - fill}
+        longer = dict(plain)
+        for name in fills.keys() & plain.keys():
+            longer[name], mask = padded(own[name], fills[name], seed, dim=-2 if own[name].ndim == 2 else -1)  # type: ignore[union-attr, arg-type]
+        longer["mask"] = mask
+        for masked, wanted in zip(results(function, longer), results(function, plain), strict=True):
+            if masked.shape == mask.shape:
+                assert not bool(masked[~mask].any())
+                masked = masked[mask]
+            close(masked.double(), wanted.double(), rel=1e-9, atol=1e-11)
+        if function in MARKED:  # marking an absent key selects nothing
+            chosen = torch.zeros_like(mask)
+            chosen[mask] = marked(case.keys, top(case.a, case.n))
+            for one, other in zip(
+                results(function, longer | {"count": chosen}),
+                results(function, longer | {"count": chosen | ~mask}),
+                strict=True,
+            ):
+                close(one.double(), other.double(), atol=0)
+
+
+ALONE = ("lipschitz", "selective_temperature", "sensitivity_at_equal_selectivity", "sphere_separability_estimate")
+COUNTS = ("precision_recall", "separability", "selected_set", "entmax_contenders", "entmax_gap")
+SMOOTH = [name for name in GOOD if name not in (*COUNTS, *ALONE)]
+NUMBERS = ("keys", "count", "heads", "winners", "dimension", "alpha", "mask", "metric", "spec")  # not differentiated
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("function", SMOOTH)
+def test_gradients(function: str, masked: bool) -> None:
+    fixed = {name: value for name, value in GOOD[function].items() if name != "mask" or masked}
+    if masked and "mask" not in fixed:
+        return
+    rows = {"weights": tensor(0.37, 0.31, 0.22), "logits": tensor(0.3, 1.1, -0.4), "change": tensor(0.4, -0.3)}
+    smooth = {
+        name: rows.get(name, torch.as_tensor(0.7 * value, dtype=torch.float64) if isinstance(value, float) else value)
+        for name, value in fixed.items()
+        if name not in NUMBERS
+    }
+    inputs = tuple(value.clone().requires_grad_() for value in smooth.values())  # type: ignore[attr-defined]
+
+    def call(*changed: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x for x in results(function, fixed | dict(zip(smooth, changed, strict=True))) if x.requires_grad)
+
+    assert call(*inputs)
+    assert torch.autograd.gradcheck(call, inputs, rtol=1e-4, atol=1e-6)
+
+
+BATCH = 3, 2
+_draw = torch.Generator().manual_seed(3)
+
+
+def _uniform(*shape: int) -> Tensor:
+    return torch.rand(*BATCH, *shape, generator=_draw, dtype=torch.float64)
+
+
+_rows, _mask, _share = 6 * _uniform(6) - 3, _uniform(6) < 0.7, 0.1 + 0.8 * _uniform()
+_mask[..., 0] = True
+_spread, _counts, _vectors = (
+    _rows.amax(-1) - _rows.amin(-1),
+    torch.tensor([[1, 2], [3, 4], [5, 6]]),
+    2 * _uniform(6, 3) - 1,
+)
+BATCHED = {
+    "weights": torch.softmax(_rows, -1), "logits": _rows, "change": _rows, "vectors": _vectors, "values": _vectors,
+    "count": _counts, "winners": _counts, "keys": 6 + _counts, "dimension": 1 + _counts, "mask": _mask,
+    "spread": _spread, "bound": _spread, "margin": _spread, "size": _spread, "largest": 1 + _spread,
+    "temperature": 0.1 + _uniform(), "smallest": _share, "largest_log_derivative": 0.1 + _uniform(),
+    "radius": 0.3 + _uniform(), "norm_of_vectors": 0.3 + _uniform(), "largest_norm": 0.3 + _uniform(),
+    "deviation": 0.3 + _uniform(), "error": _share, "fraction_kept": _share, "apart": _share, "single": _share,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("function", [name for name in GOOD if name not in (*ALONE, "entmax_gap")])
+def test_batches_are_rows(function: str, masked: bool) -> None:
+    """One number, set or mask per row: plain numbers where a row has only one."""
+    arguments = {name: BATCHED.get(name, value) for name, value in GOOD[function].items() if name != "mask" or masked}
+    if "mask" in arguments and "count" in arguments:
+        arguments["count"] = torch.minimum(_counts, _mask.sum(-1))
+    if function == "expected_distance_exact":
+        arguments["count"] = 2
+    if function == "weight_bounds":
+        arguments["temperature"] = BATCHED["temperature"].unsqueeze(-1)
+    batched = results(function, arguments)
+    for at in torch.ones(BATCH).nonzero().tolist():
+        row = {
+            name: (value[tuple(at)] if value[tuple(at)].ndim else value[tuple(at)].item())
+            if isinstance(value, Tensor) and value.shape[:2] == BATCH
+            else value
+            for name, value in arguments.items()
+        }
+        for many, alone in zip(batched, results(function, row), strict=True):
+            close(many[tuple(at)].double(), alone.double(), atol=1e-15)
+
+
+def test_all_rows_may_share_vectors() -> None:
+    a, x = BATCHED["weights"], _vectors[0, 0]
+    close(bounds.distance(a, x, 2)[1, 1], bounds.distance(a[1, 1], x, 2))
