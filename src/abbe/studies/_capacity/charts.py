@@ -62,7 +62,7 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
     colour = kit.by_value("shown", colours, legend={"symbolType": "stroke", "columns": 4})
     tips = {"length": "length L", "n": "kept keys N", "rise": "rise (%)", **INTERVAL}
     plot = Plot(x, y, tips, color=colour).band(rows).curve(rows, size=18)
-    return plot.level(taus, color=theme.claim).panel(f"truncated, {way}")
+    return plot.level(taus.values(), taus, color=theme.claim).panel(f"truncated, {way}")
 
 
 def _over_length(study: Capacity, theme: Theme) -> Spec:
