@@ -248,9 +248,15 @@ class Plot:
     """
 
     def __init__(
-        self, x: Channel, y: Channel, tips: Mapping[str, str] | None = None, looks: Mapping[str, Look] | None = None,
-        *, alone: bool = False, **channels: Channel,
-    ) -> None:  # fmt: skip
+        self,
+        x: Channel,
+        y: Channel,
+        tips: Mapping[str, str] | None = None,
+        looks: Mapping[str, Look] | None = None,
+        *,
+        alone: bool = False,
+        **channels: Channel,
+    ) -> None:
         self.axes, self.tips, self.looks, self.alone = {"x": x, "y": y}, tips or {}, looks or {}, alone
         self.channels = (legend_of(looks) if looks else {}) | channels
         self.layers: list[Spec] = []

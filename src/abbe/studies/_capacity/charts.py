@@ -114,9 +114,12 @@ def _by_layer(rows: Sequence[Row], theme: Theme) -> Channel:
     few = len({row["layer"] for row in rows}) <= _LABELLED
     legend = None if few else {"format": "d", "columns": 6}
     return {
-        "field": "layer", "type": "quantitative", "title": "layer", "scale": {"range": list(theme.ramp)},
+        "field": "layer",
+        "type": "quantitative",
+        "title": "layer",
+        "scale": {"range": list(theme.ramp)},
         "legend": legend,
-    }  # fmt: skip
+    }
 
 
 def _numbered(plot: Plot, rows: Sequence[Row], theme: Theme, at: str = "capacity") -> Plot:
