@@ -379,7 +379,7 @@ def _auc(rows: list[Row], theme: ThemeName) -> Spec:
     """The best first, with its interval, against chance."""
     colours, y = THEMES[theme], kit.names_axis("signal", None, [row["signal"] for row in rows], labelLimit=200)
     x = kit.axis("auc", "AUC", (0, 1), values=[0, 0.25, 0.5, 0.75, 1], format=".2f")
-    plot = Plot(x, y, {"signal": "warns", **_TIPS}).level([0.5], "x", color=colours.control)
+    plot = Plot(x, y, {"signal": "warns", **_TIPS}).level([0.5], along="x", color=colours.control)
     plot.ends(rows, "auc_low", "auc_high", "x", color=colours.selected).dots(rows, size=60, color=colours.selected)
     return plot.panel("quantities of the monitor", height=_LINE * len(rows))
 

@@ -382,11 +382,13 @@ def _panel(rows: Sequence[dict[str, Any]], largest: float, theme: Theme, last: b
     y = names_axis("statement", None, names, grid=True, labelLimit=220, ticks=False, domain=False)
     hues = dict(zip(_SOURCES, (theme.selected, theme.claim), strict=True))
     plot = Plot(
-        x, y, dict.fromkeys(("statement", "source", "outcome", "worst", "typical"), ""),
+        x,
+        y,
+        dict.fromkeys(("statement", "source", "outcome", "worst", "typical"), ""),
         color=by_value("source", hues, legend={"symbolType": "stroke", "symbolSize": 420}),
         shape=by_value("outcome", _SHAPES),
-    )  # fmt: skip
-    plot.level([1.0], "x", color=theme.ink)
+    )
+    plot.level([1.0], along="x", color=theme.ink)
     plot.ends(rows, "typical", "worst", "x", strokeWidth=1.5, opacity=0.55)
     plot.draw("tick", rows, {"x": "typical"}, thickness=2, size=9).dots(rows, size=46)
     return plot.panel(rows[0]["section"], _WIDTH, _ROW * len(rows))

@@ -203,7 +203,9 @@ def watch_chart(training: Training, theme: ThemeName) -> Spec:
 
     def plot(y: Channel, title: str) -> Plot:
         tips = {"step": "", "head": "", y["field"]: title}
-        return Plot(x, y, tips).level(events, "x", color=colours.alarm, opacity=0.5, strokeDash=[1, 0], strokeWidth=1)
+        return Plot(x, y, tips).level(
+            events, along="x", color=colours.alarm, opacity=0.5, strokeDash=[1, 0], strokeWidth=1
+        )
 
     panels = []
     for name, title in _LINES:

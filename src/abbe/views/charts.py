@@ -248,9 +248,15 @@ class Plot:
     """
 
     def __init__(
-        self, x: Channel, y: Channel, tips: Mapping[str, str] | None = None, looks: Mapping[str, Look] | None = None,
-        *, alone: bool = False, **channels: Channel,
-    ) -> None:  # fmt: skip
+        self,
+        x: Channel,
+        y: Channel,
+        tips: Mapping[str, str] | None = None,
+        looks: Mapping[str, Look] | None = None,
+        *,
+        alone: bool = False,
+        **channels: Channel,
+    ) -> None:
         self.axes, self.tips, self.looks, self.alone = {"x": x, "y": y}, tips or {}, looks or {}, alone
         self.channels = (legend_of(looks) if looks else {}) | channels
         self.layers: list[Spec] = []
@@ -329,15 +335,14 @@ class Plot:
             return self.ends(data, strokeWidth=4, opacity=2 * opacity, **mark)
         return self.draw("area", data, {"y": "low", "y2": "high"}, opacity=opacity, **mark)
 
-    def level(self, values: Mapping[str, float] | Sequence[float], along: str = "y", **mark: Any) -> Self:
+    def level(self, values: Iterable[float], names: Iterable[str] = (), along: str = "y", **mark: Any) -> Self:
         """A dashed line across the panel at each value, with its name, if it has one, at the right end."""
-        named, field = isinstance(values, Mapping), self.axes[along]["field"]
-        pairs = values.items() if isinstance(values, Mapping) else enumerate(values)
-        rows = [{"name": name, field: value} for name, value in pairs]
+        rows = [{self.axes[along]["field"]: value} for value in values]
         across = {"y": "x", "x": "y"}[along]
         self.draw("rule", rows, {across: None}, **{"strokeDash": [5, 3], "strokeWidth": 1.3} | mark)
+        named = [row | {"name": name} for row, name in zip(rows, names, strict=False)]
         place = {"align": "right", "baseline": "bottom", "dy": -2, "color": mark["color"]}
-        return self.text(rows, "name", {"x": {"value": "width"}}, **place) if named else self
+        return self.text(named, "name", {"x": {"value": "width"}}, **place)
 
     def names(self, rows: Sequence[Row], column: str, theme: Theme, clear: Sequence[tuple[Point, Point]] = ()) -> Self:
         """A name beside every point; a thin line leads to a distant one.

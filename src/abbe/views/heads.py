@@ -224,10 +224,10 @@ def _decays(run: Measured, looks: Mapping[str, Look]) -> Spec | None:
     drawn: dict[str, Rows] = {
         "control": [{"value": value} for value in sorted(set(numbers_in(table, "control")))[:1]],
         "mean": mean,
-        "chosen": Data("chosen").where(measure=_DECAY) if "chosen" in looks else (),
+        "chosen": Data("chosen").where(measure=_DECAY),
     }
     tips = [tip("shown", "series", words=True), tip("value", "decay exponent")]
-    for name, rows in drawn.items():
+    for name, rows in ((name, rows) for name, rows in drawn.items() if name in looks):
         plot.draw("rule", plot.named(rows, name), {"y": None, "tooltip": tips})
     return plot.panel("how fast the largest weight fades")
 

@@ -209,7 +209,7 @@ def test_alternatives_show_the_mean_over_heads(whole: Report, specs: Specs) -> N
         for column in ("separable", "gain", "gain_low", "gain_high", "output_change"):
             assert row[column] == pytest.approx(sum(of[column]) / of.height, rel=1e-5)
     own = given.filter(pl.col("normalizer") == "baseline")["separable"].mean()
-    held = [rows for rows in spec["datasets"].values() if len(rows) == 1 and set(rows[0]) == {"name", "separable"}]
+    held = [rows for rows in spec["datasets"].values() if len(rows) == 1 and set(rows[0]) == {"separable"}]
     assert [rows[0]["separable"] for rows in held] == [pytest.approx(own)]
 
 

@@ -138,7 +138,7 @@ def drawn_rows(chart: dict[str, Any], panel: int) -> list[dict[str, Any]]:
 def test_the_chart_draws_the_numbers() -> None:
     capacity = made_up(settings_of())
     chart = drawn(capacity)
-    levels = {row["rise"] for row in drawn_rows(chart, 0) if row.get("shown") in ("1 %", "5 %")}
+    levels = {row["rise"] for row in drawn_rows(chart, 0) if row.get("name") in ("1 %", "5 %")}
     assert levels == {1.0, 5.0}
     paper = {row["length"]: row["capacity"] for row in drawn_rows(chart, 2) if "paper" in row["shown"]}
     assert paper == pytest.approx({length: 0.06 * length for length in LENGTHS})

@@ -128,8 +128,8 @@ def test_charts_hold_every_normalizer_in_both_themes() -> None:
     assert set(charts) == {"costs", "needles"}
     assert all({"light", "dark", "datasets"} <= set(chart) for chart in charts.values())
     rows = [row for rows in charts["costs"]["datasets"].values() for row in rows]
-    assert {row["normalizer"] for row in rows if "normalizer" in row} == {*made.NAMES, "baseline (softmax)"}
-    assert {row["label"] for row in rows if "label" in row} == {"baseline", *made.NAMES[1:]}
+    assert {row["full"] for row in rows} == {"baseline (softmax)", *made.NAMES[1:]}
+    assert {row["shown"] for row in rows if "at_x" in row} == set(made.NAMES)  # names beside the points
     assert [len(charts[name]["light"]["concat"]) for name in ("costs", "needles")] == [2, 4]
 
 

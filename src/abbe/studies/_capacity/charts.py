@@ -62,7 +62,7 @@ def _rises(study: Capacity, way: str, theme: Theme) -> Spec:
     colour = kit.by_value("shown", colours, legend={"symbolType": "stroke", "columns": 4})
     tips = {"length": "length L", "n": "kept keys N", "rise": "rise (%)", **INTERVAL}
     plot = Plot(x, y, tips, color=colour).band(rows).curve(rows, size=18)
-    return plot.level(taus, color=theme.claim).panel(f"truncated, {way}")
+    return plot.level(taus.values(), taus, color=theme.claim).panel(f"truncated, {way}")
 
 
 def _over_length(study: Capacity, theme: Theme) -> Spec:
@@ -114,9 +114,12 @@ def _by_layer(rows: Sequence[Row], theme: Theme) -> Channel:
     few = len({row["layer"] for row in rows}) <= _LABELLED
     legend = None if few else {"format": "d", "columns": 6}
     return {
-        "field": "layer", "type": "quantitative", "title": "layer", "scale": {"range": list(theme.ramp)},
+        "field": "layer",
+        "type": "quantitative",
+        "title": "layer",
+        "scale": {"range": list(theme.ramp)},
         "legend": legend,
-    }  # fmt: skip
+    }
 
 
 def _numbered(plot: Plot, rows: Sequence[Row], theme: Theme, at: str = "capacity") -> Plot:

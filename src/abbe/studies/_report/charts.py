@@ -351,7 +351,7 @@ def _against_change(drawn: Mapping[str, Any], looks: Mapping[str, Look], own: fl
     _points(plot, drawn["heads"], "heads")
     clear = []
     if own is not None:
-        plot.level({"baseline": own}, strokeDash=[7, 4], color=theme.proved)
+        plot.level([own], ["baseline"], strokeDash=[7, 4], color=theme.proved)
         clear = [((0.0, own), (edge, own)), ((0.7 * edge, own + 0.03), (edge, own + 0.05))]  # its line and its name
         ends = [row for row in drawn["mean"] if None not in (row["gain_low"], row["gain_high"])]
         ends = [row | {"low": own + row["gain_low"], "high": own + row["gain_high"]} for row in ends]
@@ -370,7 +370,7 @@ def _gains(drawn: Mapping[str, Any], looks: Mapping[str, Look], theme: Theme) ->
     x = charts.near_axis("gain", "gain in the separable share", [*values, 0.0])
     order = [row["normalizer"] for row in sorted(drawn["mean"], key=lambda row: -(row["gain"] or 0.0))]
     y = charts.names_axis("normalizer", None, order, grid=False, labelLimit=110, ticks=False, domain=False)
-    plot = _traded(x, y, looks).level([0], "x", strokeDash=[7, 4], color=theme.proved)
+    plot = _traded(x, y, looks).level([0], along="x", strokeDash=[7, 4], color=theme.proved)
     _points(plot, drawn["heads"], "heads")
     for name, width in (("mean", 2.4), ("chosen", 1.6)):
         if name in drawn:
