@@ -7,6 +7,7 @@ which columns the data have.
 from __future__ import annotations
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -18,15 +19,17 @@ import polars as pl
 from ..._arguments import shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...bounds import change_bound_by_norm, spectral_norm_bound_paper, spectral_norm_supremum
-from ...models import DeviceLike, DeviceMap, DtypeLike, Windows, tap
+from ...models import DeviceLike, DeviceMap, DtypeLike, Windows
 from ...results import TABLE, Run
 from ...runs.cost import estimate, plan_memory
 from ...runs.executors import all_stages
 from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, Vectors, windows_for
+from ...runs.loss import next_token_losses
 from ...runs.measuring import NO_QUERY, at_work, measure_runs
 from ...runs.study import study
 from ...runs.tables import LEVELS, READINGS, critical_name, rejecting_name
 from ...words.names import FIGURES
+from .._shared.swapped import best_seconds
 from .claims import judge
 from .result import DRIFT, Figure, Reproduction
 
@@ -111,9 +114,10 @@ def reproduce(
         of_figures = {name: cut.of_lengths(several[0].lengths) for name, several in planned.items()}
         lengths = [window.length for several in of_figures.values() for window in several]
         plan_memory(loaded, cut, watch.say, queries=base.queries)
-        with tap(loaded) as open_tap:
-            timed = job.check(open_tap, cut)
-        watch.say(f"{loaded.name}: {estimate(loaded, lengths, *timed, _OVERHEAD, queries=base.queries)}")
+        short = min(cut, key=lambda window: window.length)
+        a_pass = best_seconds(partial(next_token_losses, loaded, short.tokens), 2, time.perf_counter)
+        cost = estimate(loaded, lengths, short.length, a_pass, _OVERHEAD, queries=base.queries)
+        watch.say(f"{loaded.name}: {cost}")
         watch.share(len(lengths))
 
         def measured(name: str) -> Runs:
@@ -189,8 +193,7 @@ def _of_all_runs(runs: Mapping[str, Runs], settings: Mapping[str, Any], too_shor
     of_runs = {name: run.manifest["settings"] for name, run in every.items()}
     lengths = sorted({length for of_run in of_runs.values() for length in of_run["lengths"]})
     skipped = dict.fromkeys(why for run in every.values() for why in run.manifest["skipped"] if NO_QUERY not in why)
-    return {
-        "layers": first["layers"],
+    return {key: first[key] for key in ("layers", "self_check")} | {
         "settings": {"lengths": lengths, **settings, "queries": settings["queries"] or "all"},
         "runs": of_runs,
         "skipped": [*too_short, *skipped],
