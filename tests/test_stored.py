@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from abbe.runs.folder import claim_without_model
 
 import abbe
-from abbe.runs.parts import Parts
+from abbe.runs.parts import Parts, claim_folder
 
 
 def stored(folder: Path, content: dict[str, Any]) -> Path:
@@ -57,7 +56,7 @@ def test_numbers_of_thousands_of_digits_are_one_line(tmp_path: Path) -> None:
 
 
 def claim(folder: Path, seed: int = 0) -> None:
-    claim_without_model(folder, "made up", {}, {"seed": seed})
+    claim_folder(folder, "made up", {}, {"seed": seed})
 
 
 @pytest.mark.parametrize("step", ["os.fsync", "pathlib.Path.replace"])
