@@ -283,7 +283,8 @@ def _layers(rows: list[Row], level: float) -> Finding:
     most = max(rows, key=lambda row: row["capacity"])
     single, windows = sum(row["capacity"] <= 1 for row in rows), most["windows"]
     with_one = f"one key is enough for {single} of {len(rows)} layers" if single else "no layer holds with one key"
-    rule = f"Only that layer is truncated, on {windows} evenly spaced windows of that length.{_INTERPOLATED} The equal "
+    spaced = "one window" if windows == 1 else f"{windows} evenly spaced windows"
+    rule = f"Only that layer is truncated, on {spaced} of that length.{_INTERPOLATED} The equal "
     rule += "share is tau over the number of layers."
     if 1 < windows < enough_windows(level):
         rule += f" An interval from {windows} windows cannot extend beyond them, so it contains the true number in at "
