@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -28,7 +29,7 @@ from .tables import QueryDistances, Record, layer_record, window_record
 T = TypeVar("T")
 
 
-class PassReader:
+class PassReader(ABC):
     """Reads the attention calls of forward passes, which it may share; what it keeps are parts of a run."""
 
     parts: Parts
@@ -42,14 +43,14 @@ class PassReader:
         """Whether it still needs this window."""
         return True
 
-    def begin(self, window: Window) -> None:
+    def begin(self, window: Window) -> None:  # noqa: B027 - nothing to do for most
         """A pass over this window follows."""
 
+    @abstractmethod
     def read(self, call: AttentionCall, window: Window, *weights_of: Callable[[Tensor], Tensor]) -> None:
         """One layer of the pass; a swap also gives a function for its weights."""
-        raise NotImplementedError
 
-    def done(self, window: Window) -> None:
+    def done(self, window: Window) -> None:  # noqa: B027 - nothing to do for most
         """The pass is over: the whole window was read."""
 
 
