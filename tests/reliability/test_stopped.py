@@ -79,9 +79,9 @@ def test_killed_at_twenty_random_moments(study: str, abbe_commands: Commands, wh
         time.sleep(chance.uniform(0.2, 1) * takes)
         os.kill(process, signal.SIGKILL)
         ended = abbe_commands.wait(process)
-        if ended.code == 0:  # it was done before: the next one starts anew
+        if ended.code == 0:  # it was done before, perhaps as the timed one was slower: the next one starts anew
             assert results(study, folder) == results(study, whole(study))
-            done += 1
+            done, takes = done + 1, 0.8 * takes
             folder = tmp_path / str(done)
             continue
         assert ended.code == -signal.SIGKILL, ended.err
