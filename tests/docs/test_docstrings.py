@@ -206,15 +206,6 @@ def test_a_gap_would_be_seen() -> None:
     assert "Expected:\n    3\nGot:\n    2" in run(test)
 
 
-@pytest.mark.parametrize("info", abbe.list_normalizers(), ids=lambda info: info.name)
-def test_examples_of_normalizers_run(info: abbe.NormalizerInfo) -> None:
-    made = abbe.normalizer(info.example)
-    heads = made._given.get("heads", 1)
-    weights = made(torch.linspace(-2, 2, 8).expand(heads, 8, 8), torch.ones(8, 8).tril().bool())
-    assert weights.shape == (heads, 8, 8)
-    assert bool(weights.isfinite().all())
-
-
 @pytest.mark.parametrize("package", CHEAP)
 def test_examples_of_small_functions_run(package: str) -> None:
     tests = [test for one in ALL if one.name.split(".")[1] == package and (test := examples(one)) is not None]
