@@ -176,10 +176,6 @@ ALL = [*NAMES, *(method for one in NAMES if isinstance(one.made, type) for metho
 CHEAP = ("bounds", "entmax", "measures", "normalizers")  # in the quick tier: no model, small tensors
 
 
-def is_cheap(documented: Documented) -> bool:
-    return documented.name.split(".")[1] in CHEAP
-
-
 def test_every_public_name_and_method_is_documented() -> None:
     assert len(NAMES) > 150
     assert [fault for one in ALL for fault in faults(one)] == []
@@ -214,7 +210,7 @@ def test_examples_of_small_functions_run(package: str) -> None:
 
 
 ONCE = ("calibrate", "capacity", "compare", "diagnose", "diff", "lift", "report", "reproduce", "train_recall")
-WITH_MODELS = [one for one in ALL if not is_cheap(one) and examples(one) is not None]
+WITH_MODELS = [one for one in ALL if one.name.split(".")[1] not in CHEAP and examples(one) is not None]
 
 
 @pytest.fixture(scope="module")

@@ -114,7 +114,7 @@ def test_a_compiled_call(alpha: float) -> None:
     torch.testing.assert_close(one.grad, two.grad)
 
 
-# -- The normalizer: rows of any length beside the package, and the slope in alpha near 1, where the package is lost ----
+# -- The normalizer: rows of any length beside the package, and the slope in alpha near 1, where the package is lost ---
 
 
 def theirs(alpha: float, rows: Tensor) -> Tensor:

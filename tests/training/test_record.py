@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,15 +73,11 @@ def test_an_alert_before_the_checkpoint_is_not_raised_again(tmp_path: Path) -> N
     assert opened(tmp_path).alerts.equals(first)
 
 
-def same_model() -> Any:
-    return gpt2(dropout=0.0)
-
-
 @pytest.mark.parametrize(
     ("network", "options", "why"),
     [
-        (same_model, {}, "holds a run up to step 2"),
-        (same_model, {"resume": 1, "rows": 3}, "different: rows"),
+        (partial(gpt2, dropout=0.0), {}, "holds a run up to step 2"),
+        (partial(gpt2, dropout=0.0), {"resume": 1, "rows": 3}, "different: rows"),
         (llama, {"resume": 1}, "different: model, configuration"),
     ],
 )

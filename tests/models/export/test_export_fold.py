@@ -11,7 +11,7 @@ import tiny_models as tiny
 import torch
 from torch import nn
 
-from abbe import AbbeError, Text, export, plan
+from abbe import AbbeError, Text, export
 from abbe.models import Export, wrap
 
 pytestmark = pytest.mark.usefixtures("no_grad", "same_process")
@@ -92,12 +92,6 @@ def test_position_biases_are_scaled_where_their_readers_agree(tmp_path: Path) ->
         exported(network, "layers.0=softmax:temperature=0.8", tmp_path)
     per_head = "*encoder*=learned-temperature:t=0.5/-0.3/0.2/0.1; *decoder*SelfAttention=softmax:temperature=0.8"
     assert_folded(network, per_head, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["BloomForCausalLM", "MptForCausalLM", "FalconForCausalLM"])
-def test_models_with_alibi_are_refused_by_name(name: str) -> None:
-    with pytest.raises(AbbeError, match=f"unsupported: {name}"):
-        plan(tiny.UNROUTED[name](), ONE)
 
 
 def test_biases_in_a_mask_are_refused(tmp_path: Path) -> None:

