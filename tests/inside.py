@@ -14,7 +14,6 @@ MODULES = {
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.engine",
     "sparse_op": "abbe._attention.sparse",
-    "sparse_backward": "abbe._attention.sparse_passes",
     "sparse_call": "abbe._attention.sparse_passes",
     "declared": "abbe._declared",
     "kernels_switch": "abbe._kernels.calls",

@@ -26,7 +26,6 @@ WRONG = {
     "a value too many": (["report", "--open=3"], "option '--open' does not take a value"),
     "an argument too many": (["diagnose", "a", "b"], "(b)"),
     "an argument to a command without any": (["doctor", "all"], "(all)"),
-    "unknown statement": (["verify", "spectrl"], "unknown statement 'spectrl'. Did you mean 'spectral'?"),
     "unknown command": (["reprot"], "no such command 'reprot'. Did you mean 'report'"),
 }
 

@@ -35,7 +35,7 @@ from torch import Tensor
 from ._base import Normalizer
 from ._options import PER_HEAD, Option
 from ._row_map import RowMap, row_map
-from ._row_map import below_top, diagonal_minus_outer, finish
+from ._rows import below_top, diagonal_minus_outer, finish
 
 
 def cauchy_reference(logits: Tensor, params: Tensor) -> Tensor:

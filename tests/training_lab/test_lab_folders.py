@@ -189,7 +189,7 @@ def test_no_worker_outlives_its_caller(how: signal.Signals, tmp_path: Path) -> N
             workers = waited(lambda: some if len(some := children(caller.pid)) == 3 else None)  # and their tracker
             time.sleep(5)  # they are training by now, or still starting: both must end
             (os.killpg if how == signal.SIGINT else os.kill)(caller.pid, how)
-            caller.wait(120)
+            caller.wait(300)  # kernels of a new checkout may be compiled first
             waited(lambda: not any(is_alive(one) for one in workers) or None)
         finally:
             if caller.poll() is None:

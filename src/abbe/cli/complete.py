@@ -10,7 +10,9 @@ from typing import Any
 # As in the modules that use them, which would load torch; a test compares.
 PULLABLE, FIGURES = ("smollm2", "minilm"), ("2a", "2b", "2c", "3", "4")
 _NORMALIZERS = Path(__file__).parents[1] / "normalizers"
-_EXAMPLE = re.compile(r'^    example = "([^":]+)', re.MULTILINE)  # every normalizer in the registry has one
+_NAME = re.compile(
+    r'^    name = "([^"]+)"\n(?:    aliases.*\n)?    meaning', re.MULTILINE
+)  # of a normalizer in the registry
 
 
 def models(incomplete: str) -> list[str]:
@@ -21,7 +23,7 @@ def models(incomplete: str) -> list[str]:
 def normalizers(incomplete: str) -> list[str]:
     """Read from the sources: importing them would load torch."""
     sources = [file.read_text("utf-8") for file in _NORMALIZERS.rglob("*.py")]
-    return _starting(sorted(name for source in sources for name in _EXAMPLE.findall(source)), incomplete)
+    return _starting(sorted(name for source in sources for name in _NAME.findall(source)), incomplete)
 
 
 def one_of(names: Sequence[str]) -> Callable[[str], list[str]]:

@@ -14,7 +14,7 @@ from ..training import rule_named
 from ..views import TextTable, View
 from ..views.theme import ThemeName
 from ..words.finding import Finding
-from ..words.frames import column, frame
+from ..words.frames import HIGH, LOW, column, frame
 from ..words.manifest import part_of, text_name
 from ..words.numbers import MISSING, many, number, percent, with_interval
 
@@ -130,9 +130,7 @@ class Experiment(Result, study="train", drawn=True):
         column("best_rate", float, "of the lowest training loss"),
         column("best_run", int, "its number"),
         column("accuracy", float, "at that rate, mean over seeds", share=True),
-        column("low", float, "lower end of its interval; null if there is none, as from a single seed"),
-        column("high", float, "upper end of its interval"),
-        column("loss", float, "at that rate"),
+        *(LOW, HIGH, column("loss", float, "at that rate")),
         column("half_step", float, "at that rate, median over seeds"),
         column("runs", int, "rates times seeds"),
         column("failed", int, "how many of them failed"),

@@ -99,7 +99,10 @@ class Viewed(Protocol):
     def view(self) -> View: ...
 
 
-def _view_of(shown: View | Viewed) -> View:
+def _view_of(shown: View | Viewed, renderer: str = "") -> View:
+    """The view for a renderer; those with a name draw, which takes an extra."""
+    if renderer:
+        need(f"abbe.views.{renderer}", "report")
     return shown if isinstance(shown, View) else shown.view()
 
 
@@ -181,11 +184,10 @@ def page(shown: View | Viewed) -> str:
         >>> abbe.views.page(run)[:15]
         '<!doctype html>'
     """
-    need("abbe.views.page", "report")
+    view = _view_of(shown, "page")
     # Loaded when something is drawn: altair and jinja2 belong to an extra, and are slow to import.
     from .html import as_json, both_themes, manifest_parts, numbers_of, render, script, vega
 
-    view = _view_of(shown)
     manifest = for_others(view.manifest)
     common: dict[str, Any] = {
         "study": view.study,
@@ -248,11 +250,10 @@ def card(shown: View | Viewed) -> str:
         >>> abbe.views.card(run)[:4]
         '<div'
     """
-    need("abbe.views.card", "report")
+    view = _view_of(shown, "card")
     from .charts import svg  # of the extra `report`
     from .html import render
 
-    view = _view_of(shown)
     charts = map(svg, list(view.drawn("light")["light"].values())[:1])
     return render("card.html.jinja", view=view, charts=charts, tables=_tables(view, "card"), most=_MOST_ROWS)
 
@@ -278,10 +279,9 @@ def figures(shown: View | Viewed, folder: str | os.PathLike[str]) -> list[Path]:
         >>> sorted(path.name for path in abbe.views.figures(run, "figures"))[:3]
         ['growth-dark.pdf', 'growth-dark.png', 'growth-dark.svg']
     """
-    need("abbe.views.figures", "report")
+    view, target = _view_of(shown, "figures"), Path(folder)
     from .charts import drawings  # of the extra `report`
 
-    view, target = _view_of(shown), Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):

@@ -108,7 +108,7 @@ column = Column  # beside `frame`, in declarations
 LAYER = column("layer", int, "in the order in which the model calls its layers, from 0; null for all heads together")
 HEAD = column("head", int, "query head of the layer, from 0; null for all heads together")
 LENGTH = column("length", int, "tokens per window; null for rows of no single length")
-LOW = column("low", float, "lower end of the interval; null if there is none, as from a single window")
+LOW = column("low", float, "lower end of the interval; null if there is none, as from a single window or seed")
 HIGH = column("high", float, "upper end of the interval")
 EACH_HEAD = (
     column("layer", int, "in the order of the model, from 0"),
