@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 import shutil
 import subprocess
 import zipfile
@@ -205,6 +206,18 @@ def test_two_pulls_at_once(minilm: dict[str, Path]) -> None:
     pull("minilm", other_is_faster)
     assert pulled_facts("minilm") == {"what": "of the first"}
     assert left_behind("minilm") == ["minilm"]
+
+
+def test_a_disk_that_is_full_at_the_last_step(minilm: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, folder = os.rename, pulled_folder("minilm")
+
+    def full(source: Any, target: Any) -> None:
+        if Path(target) == folder:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", full)
+    assert failure("minilm") == f"cannot write {folder}: No space left on device"
 
 
 def test_the_cache_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,13 @@ import pytest
 import torch
 from tiny_models import (
     FAMILIES,
-    SMALL,
     bert,
     builds,
+    deepseek,
     gemma2,
     gpt2,
     gpt_oss,
     llama,
-    make,
     mistral,
     padded,
     relative_error,
@@ -309,12 +308,7 @@ def test_values_whose_sum_overflows_are_finite() -> None:
 
 def test_a_value_width_of_its_own() -> None:
     """Queries and keys of width 12 and values of width 10, as in multi-head latent attention."""
-    latent = {
-        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 4, "v_head_dim": 10,
-        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16,
-        "num_key_value_heads": 4,
-    }  # fmt: skip
-    network = make("DeepseekV3ForCausalLM", "DeepseekV3Config", **(SMALL | latent))
+    network = deepseek(qk_nope_head_dim=4, v_head_dim=10, num_key_value_heads=4)
     calls: list[AttentionCall] = []
     with tap(network) as t:
         assert 0 < t.check(input_ids=tokens()) < 1e-5
