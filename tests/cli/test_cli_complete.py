@@ -38,19 +38,7 @@ def offered(*lines: str, **variables: str) -> list[list[str]]:
 def test_names_are_those_of_the_modules() -> None:
     assert sorted(info.name for info in abbe.list_normalizers()) == _complete.normalizers("")
     assert FIGURES == _complete.FIGURES
-
-
-def test_commands_and_options() -> None:
-    assert offered("abbe re", "abbe report --f") == [["report", "reproduce"], ["--figures"]]
-
-
-def test_models_that_are_there(tmp_path: Path) -> None:
-    (tmp_path / "minilm-unfinished").mkdir()
-    lines = ("abbe report e", "abbe report sm", "abbe pull mi")
-    embedded, pullable, to_pull = offered(*lines)
-    assert embedded[0] == "embedded"
-    assert "smollm2" in pullable
-    assert to_pull == ["minilm"]
+    assert set(_complete.PULLABLE) == set(abbe.models.PULLABLE)
 
 
 def test_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,12 +57,13 @@ def test_folders_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert _complete.models("nowhere/x") == []
 
 
-def test_a_completed_name_can_be_loaded() -> None:
-    assert set(_complete.PULLABLE) == set(abbe.models.PULLABLE)
-
-
-def test_values_of_options() -> None:
+def test_commands_options_models_and_values() -> None:
     values = {
+        "abbe re": ["report", "reproduce"],
+        "abbe report --f": ["--figures"],
+        "abbe report emb": ["embedded"],
+        "abbe report smol": ["smollm2"],
+        "abbe pull mi": ["minilm"],
         "abbe diagnose --vectors ": ["value", "output", "hidden", "embedding"],
         "abbe lift --goal ": ["sparse", "loss", "retrieval"],
         "abbe report --device c": ["cpu", "cuda"],

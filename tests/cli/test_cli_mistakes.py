@@ -39,27 +39,11 @@ def model(name: str) -> Callable[[Place], Arguments]:
     return lambda place: [name, "--text", place.book]
 
 
-def bare_folder(place: Place) -> Arguments:
-    shutil.copytree(place.model, place.here / "bare", ignore=shutil.ignore_patterns("*.safetensors"))
-    return [place.here / "bare", "--text", place.book]
-
-
-def pickled(place: Place) -> Arguments:
-    arguments = bare_folder(place)
-    (place.here / "bare" / "pytorch_model.bin").write_bytes(b"\x80\x04.")
-    return arguments
-
-
 def cut_off(place: Place) -> Arguments:
     shutil.copytree(place.model, place.here / "cut")
     weights = place.here / "cut" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     return [place.here / "cut", "--text", place.book]
-
-
-def empty_folder(place: Place) -> Arguments:
-    (place.here / "empty").mkdir()
-    return [place.here / "empty", "--text", place.book]
 
 
 def text(content: bytes | None, name: str = "other.txt") -> Callable[[Place], Arguments]:
@@ -71,66 +55,34 @@ def text(content: bytes | None, name: str = "other.txt") -> Callable[[Place], Ar
     return arguments
 
 
-def text_folder(place: Place) -> Arguments:
-    return [place.model, "--text", place.here]
-
-
 def options(*given: str) -> Callable[[Place], Arguments]:
     return lambda place: [place.model, "--text", place.book, *given]
 
 
-EVERYWHERE: dict[str, tuple[Callable[[Place], Arguments], str]] = {
+# One for each place at which a command can stop: other models and texts are in tests/models, other values of options in
+# test_cli_wrong_values.py.
+MISTAKES: dict[str, tuple[Callable[[Place], Arguments], str]] = {
     "typing error in a model's name": (model("embeded"), "unknown model 'embeded'. Did you mean 'embedded'?"),
     "no name": (model(" "), "the model has no name"),
-    "no such folder": (model("./nowhere"), "there is no folder './nowhere', and it is not a hub id"),
-    "no such GGUF file": (model("nowhere.gguf"), "there is no file nowhere.gguf"),
     "not pulled": (model("smollm2"), "run `abbe pull smollm2` first"),
     "hub id without network": (model("acme/small"), "not in the offline cache, and HF_HUB_OFFLINE is set"),
-    "a file as model": (model("book.txt"), "book.txt is a file: give the folder that it lies in"),
-    "empty folder": (empty_folder, "has no config.json"),
-    "no weights": (bare_folder, "has no weights (*.safetensors)"),
-    "pickle": (pickled, "has only pytorch_model.bin, a pickle, which can run code"),
     "weights cut off": (cut_off, "cannot read the model in"),
     "no such text": (text(None), "there is no text file other.txt"),
-    "a folder as text": (text_folder, "is a folder: name the text files in it"),
     "empty text": (text(b" \n"), "other.txt is empty: there is no text to measure on"),
     "text too short": (text(b"a"), "other.txt has 1 tokens, too few for the shortest window"),
-    "binary text": (text(b"\xff\xfe\x00\x01" * 500), "other.txt is not UTF-8 (byte 0xff at position 0, line 1)"),
-    "queries in words": (options("--queries", "few"), "--queries is 'few', but must be a whole number, or all"),
     "queries as list": (options("--queries", "4,9"), "--queries is '4,9', but must be a whole number, or all"),
     "no queries": (options("--queries", "0"), "queries is 0, but must be a whole number >= 1"),
     "seed beyond 64 bits": (options("--seed", 23 * "9"), f"seed is {23 * '9'}"),
-    "negative seed": (options("--seed", "-1"), "seed is -1"),
 }
-MEASURING = {
-    "lengths in words": (options("--lengths", "16,many"), "--lengths is '16,many', but must be numbers separated by"),
-    "lengths above the context": (options("--lengths", "128"), "above the model's context of 64"),
-    "length 1": (options("--lengths", "1"), "window length 1 is too short"),
-    "lengths twice": (options("--lengths", "16,16"), "lengths has duplicates"),
-    "no windows": (options("--windows", "0"), "the number of windows is 0, but at least 1 of each length is needed"),
-    "size 0": (options("--sizes", "0"), "sizes must hold whole numbers >= 1"),
-    "sizes in words": (options("--sizes", "a"), "--sizes is 'a', but must be numbers"),
-    "unknown vectors": (options("--vectors", "keys"), "vectors is 'keys', but must be one of"),
-}
-OF_ONE = {
-    "unknown figure": ("reproduce", options("--figure", "5"), "there is no figure 5: choose from 2a, 2b, 2c, 3, 4"),
-    "unknown normalizer": ("diagnose", options("--with", "sparsmax"), "Did you mean 'sparsemax'"),
-    "temperature -1": ("diagnose", options("--temperatures", "-1"), "temperatures must be numbers > 0"),
-    "temperature in words": ("diagnose", options("--temperatures", "warm"), "--temperatures is 'warm'"),
-}
-TABLE = [
-    *((command, what, *case) for command in ON_MODELS for what, case in EVERYWHERE.items()),
-    *((command, what, *case) for command in ("report", "diagnose") for what, case in MEASURING.items()),
-    *((command, what, given, message) for what, (command, given, message) in OF_ONE.items()),
-]
 
 
-@pytest.mark.quick(28)
-@pytest.mark.parametrize(("command", "what", "given", "message"), TABLE, ids=[f"{row[0]}-{row[1]}" for row in TABLE])
+@pytest.mark.quick(15)
+@pytest.mark.parametrize("command", ON_MODELS)
+@pytest.mark.parametrize("what", MISTAKES)
 def test_one_line_and_nothing_written(
-    command: str, what: str, given: Callable[[Place], Arguments], message: str, place: Place,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    command: str, what: str, place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given, message = MISTAKES[what]
     assert run_main(monkeypatch, command, *given(place), "--out", place.out) == 2
     output = capsys.readouterr()
     assert output.out == ""

@@ -158,8 +158,15 @@ def test_every_command_is_known_here() -> None:
     assert {name for name, _ in command_pages.commands()} == {*COMMANDS, "train"}
 
 
-def test_measures() -> None:
-    assert missing([info.name for info in (*list_measures(), *list_tests())], page("measures")) == []
+def test_names_of_registries() -> None:
+    listed = {
+        "measures": (*list_measures(), *list_tests()),
+        "training": (*list_quantities(), *list_rules()),
+        "statements": catalogue(),
+    }
+    for name, infos in listed.items():
+        assert missing([info.name for info in infos], page(name)) == []
+    assert missing(abbe.models.attention_names(), page("normalizers")) == []
 
 
 def test_normalizers_and_their_options() -> None:
@@ -168,20 +175,8 @@ def test_normalizers_and_their_options() -> None:
         assert missing([option.name for option in info.parameters], section) == [], info.name
 
 
-def test_names_for_transformers() -> None:
-    assert missing(abbe.models.attention_names(), page("normalizers")) == []
-
-
-def test_quantities_and_rules() -> None:
-    assert missing([one.name for one in (*list_quantities(), *list_rules())], page("training")) == []
-
-
 def test_every_quantity_is_explained() -> None:
     assert all(quantity.meaning.startswith("high") and ", low" in quantity.meaning for quantity in list_quantities())
-
-
-def test_statements() -> None:
-    assert missing([one.name for one in catalogue()], page("statements")) == []
 
 
 def section(name: str, study: str) -> str:

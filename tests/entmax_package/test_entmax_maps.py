@@ -149,8 +149,9 @@ def test_arguments_that_change_nothing() -> None:
 @pytest.mark.parametrize("dim", [0, 1])
 def test_support_sizes(dim: int) -> None:
     X = drawn(7, 9)
-    for function in (entmax.sparsemax, entmax.entmax15):
+    for function, module in ((entmax.sparsemax, entmax.Sparsemax), (entmax.entmax15, entmax.Entmax15)):
         weights, size = function(X, dim, return_support_size=True)
+        assert torch.equal(module(dim, return_support_size=True)(X)[1], size)
         assert torch.equal(weights, function(X, dim))
         assert torch.equal(size, (weights > 0).sum(dim, keepdim=True))
         assert size.dtype == torch.int64

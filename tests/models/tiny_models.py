@@ -202,6 +202,24 @@ def t5(**settings: Any) -> nn.Module:
     return make("T5ForConditionalGeneration", "T5Config", gain=0.8, **(own | settings))
 
 
+def bart() -> nn.Module:
+    sides = {f"{half}_{name}": size for half in ("encoder", "decoder") for name, size in _BART_HALF.items()}
+    settings = {"d_model": 32, "max_position_embeddings": 64, "decoder_start_token_id": 1, "forced_eos_token_id": 1}
+    return make("BartForConditionalGeneration", "BartConfig", **(settings | sides))
+
+
+_BART_HALF = {"layers": 2, "attention_heads": 4, "ffn_dim": 48}
+
+
+def deepseek(**settings: Any) -> nn.Module:
+    """Latent attention: queries and keys are made of two parts, and values have a width of their own."""
+    own = {
+        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8,
+        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16,
+    }  # fmt: skip
+    return make("DeepseekV3ForCausalLM", "DeepseekV3Config", **(SMALL | own | settings))
+
+
 def nllb_moe() -> nn.Module:
     """Its sparse layers read the attention mask, too."""
     own = {f"{half}_{name}": value for half in ("encoder", "decoder") for name, value in _NLLB_HALF.items()}

@@ -64,7 +64,8 @@ def test_bad_tensors(case: Case, what: str) -> None:
 
 @pytest.mark.parametrize("shape", [(9,), (3, 9), (2, 4, 9), (4, 2, 9)])
 def test_heads_must_match(shape: tuple[int, ...]) -> None:
-    for spec in ("entmax:learn=true,heads=3", "hybrid:a=(sink:learn=true,heads=3),b=softmax"):
+    inner = "(sink:learn=true,heads=3)"
+    for spec in ("entmax:learn=true,heads=3", f"hybrid:a={inner},b=softmax", f"scaled:of={inner}"):
         text = message_of(lambda spec=spec: abbe.normalizer(spec)(torch.zeros(shape)))
         assert "(..., 3 heads, queries, keys)" in text
         assert str(shape) in text
@@ -82,6 +83,11 @@ PARAMETERS = {
     "entmax:heads=0,learn=true": r"heads must be a whole number >= 1, got '0'",
     "entmax:heads=4": r"heads=4 needs learn=true",
     "entmax:alpha=2,learn=true": r"alpha=2 cannot learn from the edge of its range, start strictly between 1 and 2",
+    "entmax:alpha=1.2/1.4": r"heads=2 needs learn=true",
+    "entmax:alpha=1.2/1.4,learn=true,heads=3": r"alpha has 2 values for 3 heads",
+    "asentmax:beta=1/2,delta=1/2/3,learn=true": r"values for . heads",
+    "entmax:alpha=1.2/2,learn=true": r"alpha=2 cannot learn from the edge",
+    "entmax:alpha=1.2/3,learn=true": r"alpha must be a number in \(1, 2\], got '3'",
     "entmax:beta=1": r"entmax: no parameter 'beta', known: alpha, learn, heads",
     "sparsemax:alpha=2": r"sparsemax: no parameter 'alpha', known: none",
     "softmax:temperature=0": r"temperature must be a number > 0, got '0'",
@@ -90,6 +96,7 @@ PARAMETERS = {
     "topk:k=0": r"topk: k must be a whole number >= 1, got '0'",
     "topk:k=-2": r"k must be a whole number >= 1, got '-2'",
     "topk:k=2.5": r"k must be a whole number >= 1, got '2.5'",
+    "topk:k=3/4": r"k must be a whole number",
     "topp:p=0": r"p must be a number in \(0, 1\], got '0'",
     "topp:p=1.1": r"p must be a number in \(0, 1\], got '1.1'",
     "threshold:rel=-0.1": r"rel must be a number in \[0, 1\], got '-0.1'",
@@ -97,11 +104,13 @@ PARAMETERS = {
     "clipped:gamma=0.1": r"gamma must be a number in .*, got '0.1'",
     "relu:power=0.5": r"power must be a number >= 1, got '0.5'",
     "relu:eps=-1": r"eps must be a number >= 0, got '-1'",
+    "logn:floor=-1": r"floor must be a number >= 0",
     "logn:trained=1": r"trained must be a whole number >= 2, got '1'",
     "ssmax:s=0": r"s must be a number > 0, got '0'",
     "sink:b=inf": r"b must be a number, got 'inf'",
     "norm-softmax:gamma=0": r"gamma must be a number > 0, got '0'",
     "learned-temperature:t=9": r"t must be a number in \(-4.60517, 4.60517\), got '9'",
+    "scaled:of=softmax,t=5": r"t must be a number in \(-4.60517, 4.60517\), got '5'",
     "hybrid:mix=2": r"mix must be a number in \[0, 1\], got '2'",
     "hybrid:a=entmx": r"unknown normalizer 'entmx'. Did you mean 'entmax'",
     "hybrid:a=topk:k=0": r"topk: k must be a whole number >= 1, got '0'",
@@ -133,6 +142,7 @@ def test_bad_calls() -> None:
     assert "spec must be a string or a Normalizer, got int" in message_of(lambda: abbe.normalizer(3))
     assert "got None" in message_of(lambda: abbe.normalizer("entmax", alpha=None))
     assert "got int" in message_of(lambda: abbe.normalizer("hybrid", a=3))
+    assert "or one for each head, got []" in message_of(lambda: abbe.normalizer("entmax", alpha=[], learn=True))
 
 
 def test_check_passes_what_is_fine() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import pytest
@@ -39,50 +40,36 @@ def trained(made: abbe.Normalizer, seed: int = 0) -> abbe.Normalizer:
     return made
 
 
+@pytest.mark.parametrize("heads", [1, 3])
 @pytest.mark.parametrize("name", LEARNABLE)
-def test_attributes_follow_training(name: str) -> None:
-    made = made_to_learn(name)
+def test_attributes_follow_training_and_every_head_has_its_number(name: str, heads: int) -> None:
+    made = made_to_learn(name, heads=heads)
     before = {key: getattr(made, key) for key in LEARNABLE[name]}
     trained(made)
-    for key in LEARNABLE[name]:
+    for key, first in before.items():
         value = getattr(made, key)
-        assert isinstance(value, float)
-        assert value != before[key]
-        assert value == pytest.approx(float(made.learned[key].value().detach()), rel=2e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", LEARNABLE)
-def test_every_head_has_its_number(name: str) -> None:
-    made = made_to_learn(name, heads=3)
-    assert all(len(set(getattr(made, key))) == 1 for key in LEARNABLE[name])
-    trained(made)
-    for key in LEARNABLE[name]:
-        value = getattr(made, key)
-        assert isinstance(value, tuple)
-        assert len(set(value)) == 3
-        assert value == pytest.approx(made.learned[key].value().flatten().tolist(), rel=2e-6, abs=1e-9)
+        assert isinstance(value, float if heads == 1 else tuple)
+        numbers = [value] if heads == 1 else value
+        assert len({first} if heads == 1 else {*first}) == 1
+        assert value != first
+        assert len(set(numbers)) == heads
+        assert numbers == pytest.approx(made.learned[key].value().flatten().tolist(), rel=2e-6, abs=1e-9)
 
 
 @every_case("learns")
 def test_str_makes_what_was_learned_again(case: Case) -> None:
     """Bit for bit, one value or one per head, in parts as well."""
-    made = trained(abbe.normalizer(case.spec))
-    again = abbe.normalizer(str(made))
-    assert str(made) not in (case.spec, made.initial_spec)
+    made = abbe.normalizer(case.spec)
+    asked_for = str(made)
+    again = abbe.normalizer(str(trained(made)))
+    assert str(made) not in (case.spec, asked_for)
+    assert made.initial_spec == asked_for
     assert str(again) == str(made) == made.spec == again.initial_spec
     assert repr(made) == f"{type(made).__name__}({str(made)!r})"
     for mine, theirs in zip(made.parameters(), again.parameters(), strict=True):
         assert torch.equal(mine, theirs)
     logits = random_logits(2, 3, 4, 9, seed=7)
     assert torch.equal(made(logits), again(logits))
-
-
-@every_case("learns")
-def test_a_new_normalizer_shows_what_was_asked_for(case: Case) -> None:
-    made = abbe.normalizer(case.spec)
-    assert str(made) == made.initial_spec
-    assert str(trained(made)) != made.initial_spec
-    assert made.initial_spec == str(abbe.normalizer(case.spec))
 
 
 def test_numbers_are_as_short_as_they_can_be() -> None:
@@ -96,13 +83,20 @@ def test_numbers_are_as_short_as_they_can_be() -> None:
 
 
 @pytest.mark.parametrize("name", LEARNABLE)
-@pytest.mark.parametrize("extreme", [-80.0, 80.0])
-def test_values_at_the_edge_of_their_range_can_be_read_and_made_again(name: str, extreme: float) -> None:
-    made = made_to_learn(name)
-    with torch.no_grad():
-        for raw in made.parameters():
-            raw.fill_(extreme)
-    assert str(abbe.normalizer(str(made))) == str(made)
+def test_learned_values_cannot_leave_their_range(name: str) -> None:
+    made, logits = made_to_learn(name), random_logits(3, 9, dtype=torch.float32)
+    for extreme in (-80.0, 20.0, 80.0):
+        with torch.no_grad():
+            for raw in made.parameters():
+                raw.fill_(extreme)
+        assert str(abbe.normalizer(str(made))) == str(made)
+        if extreme == 80 and name in ("ssmax", "asentmax"):  # scales without an upper end
+            continue
+        weights = made(logits)
+        assert bool(torch.isfinite(weights).all())
+        weights.square().sum().backward()
+        assert all(bool(torch.isfinite(raw.grad).all()) for raw in made.parameters())
+        assert 0 <= made.lipschitz(keys=5) < math.inf
 
 
 def test_values_that_are_no_numbers_are_shown() -> None:
@@ -123,27 +117,6 @@ def test_copies_and_precisions() -> None:
     assert float(wide.learned["mix"].value().detach()) == pytest.approx(wide.mix, rel=1e-15)
     assert abbe.normalizer("softmax:temperature=0.3").temperature == 0.3
     assert abbe.normalizer("entmax:alpha=1.3").alpha == 1.3
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("entmax:alpha=1.2/1.4", "heads=2 needs learn=true"),
-        ("entmax:alpha=1.2/1.4,learn=true,heads=3", "alpha has 2 values for 3 heads"),
-        ("asentmax:beta=1/2,delta=1/2/3,learn=true", "values for . heads"),
-        ("entmax:alpha=1.2/2,learn=true", "alpha=2 cannot learn from the edge"),
-        ("entmax:alpha=1.2/3,learn=true", r"alpha must be a number in \(1, 2\], got '3'"),
-        ("topk:k=3/4", "k must be a whole number"),
-    ],
-)
-def test_values_per_head_that_do_not_fit(spec: str, message: str) -> None:
-    with pytest.raises(abbe.AbbeError, match=message):
-        abbe.normalizer(spec)
-
-
-def test_no_values_at_all() -> None:
-    with pytest.raises(abbe.AbbeError, match=r"alpha must be .* or one for each head, got \[\]"):
-        abbe.normalizer("entmax", alpha=[], learn=True)
 
 
 def test_a_learned_value_cannot_be_set_by_its_name() -> None:

@@ -147,6 +147,7 @@ def test_values_from_the_notes() -> None:
     assert abbe.normalizer("sigmoid").lipschitz(keys=9) == 0.25
     assert abbe.normalizer("ssmax:s=2").lipschitz(keys=100) == pytest.approx(math.log(100), rel=1e-12)
     assert abbe.normalizer("softmax:temperature=0.25").lipschitz(keys=7) == 2
+    assert abbe.normalizer("relu:eps=0").lipschitz(keys=1) == 0  # all the weight
 
 
 @pytest.mark.parametrize("keys", [0, -3])
@@ -161,10 +162,6 @@ def test_a_gate_of_one_key_is_a_sigmoid(spec: str) -> None:
     assert made.lipschitz(1) == 0.25
     slopes = made.jacobian(torch.linspace(-4, 4, 801, dtype=torch.float64)[:, None])
     assert float(slopes.max()) == pytest.approx(0.25, rel=1e-4)
-
-
-def test_one_key_of_relu_without_a_floor_has_all_the_weight() -> None:
-    assert abbe.normalizer("relu:eps=0").lipschitz(1) == 0
 
 
 def test_one_kept_key_has_a_weight_of_1_or_that_of_softmax() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from hypothesis import given
@@ -121,24 +119,14 @@ def test_what_a_name_alone_is_shown_as() -> None:
     assert [str(abbe.normalizer(spec.partition(":")[0])) for spec in wanted] == list(wanted)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "right"),
-    [("entmx", "entmax"), ("softmx", "softmax"), ("sparse-max", None), ("top_k", None), ("sparsmax", "sparsemax")],
-)
-def test_unknown_names_get_a_suggestion(wrong: str, right: str | None) -> None:
-    if right is None:
-        abbe.normalizer(wrong)
-        return
-    with pytest.raises(abbe.AbbeError, match=f"unknown normalizer '{wrong}'. Did you mean '{right}'?"):
-        abbe.normalizer(wrong)
-
-
-@pytest.mark.parametrize("junk", ["???", "x", "12", "nosuch", "attention"])
-def test_names_near_to_none_are_answered_with_all(junk: str) -> None:
-    with pytest.raises(abbe.AbbeError) as caught:
-        abbe.normalizer(junk)
-    known = ", ".join(info.name for info in abbe.list_normalizers())
-    assert str(caught.value) == f"unknown normalizer {junk!r}. Known normalizers: {known}"
+def test_unknown_names_get_a_suggestion_or_the_list() -> None:
+    known = f"Known normalizers: {', '.join(INFOS)}"
+    answers = {"entmx": "Did you mean 'entmax'?", "sparsmax": "Did you mean 'sparsemax'?"}
+    for wrong, more in (answers | dict.fromkeys(("???", "x", "nosuch"), known)).items():
+        with pytest.raises(abbe.AbbeError) as caught:
+            abbe.normalizer(wrong)
+        assert str(caught.value) == f"unknown normalizer {wrong!r}. {more}"
+    assert [abbe.normalizer(name).name for name in ("sparse-max", "top_k")] == ["sparsemax", "topk"]
 
 
 @pytest.mark.parametrize("made", CLASSES, ids=lambda made: made.name)
@@ -161,23 +149,6 @@ def test_records(info: abbe.NormalizerInfo) -> None:
         assert option.allowed
     with pytest.raises(AttributeError):
         info.name = "other"  # type: ignore[misc]
-
-
-@pytest.mark.parametrize(
-    "name", ["learned-temperature", "ssmax", "logn", "entmax", "asentmax", "sink", "elastic", "hybrid", "scaled"]
-)
-def test_learned_values_cannot_leave_their_range(name: str) -> None:
-    made = abbe.normalizer(name) if name == "learned-temperature" else abbe.normalizer(name, learn=True)
-    logits = random_logits(3, 9, dtype=torch.float32)
-    for extreme in (-80.0, 80.0) if name not in ("ssmax", "asentmax") else (-80.0, 20.0):
-        with torch.no_grad():
-            for raw in made.parameters():
-                raw.fill_(extreme)
-        weights = made(logits)
-        assert bool(torch.isfinite(weights).all())
-        weights.square().sum().backward()
-        assert all(bool(torch.isfinite(raw.grad).all()) for raw in made.parameters())
-        assert 0 <= made.lipschitz(keys=5) < math.inf
 
 
 @pytest.mark.parametrize("spec", ["entmax:alpha=1.37,learn=true", "ssmax:s=0.43,learn=true", "sink:b=-1.5,learn=true"])

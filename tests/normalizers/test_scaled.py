@@ -68,22 +68,6 @@ def test_large_logits_are_scaled_from_their_top_down() -> None:
         torch.testing.assert_close(made(near), made(near - 1e6), rtol=1e-6, atol=1e-7)
 
 
-def test_head_groups_take_the_spec_with_a_value_for_each_head() -> None:
-    what = {"layers.0.heads.0-4": "scaled:of=(entmax:alpha=1.5,learn=true),t=0,learn=true"}
-    with abbe.swap(abbe.load("embedded"), what) as swapped:
-        assert [tuple(raw.shape) for raw in swapped.parameters()] == [(5, 1, 1)] * 2
-
-
-def test_refusals() -> None:
-    with pytest.raises(abbe.AbbeError, match="unknown normalizer 'entmx'"):
-        abbe.normalizer("scaled:of=entmx")
-    with pytest.raises(abbe.AbbeError, match=r"t must be a number in \(-4.60517, 4.60517\), got '5'"):
-        abbe.normalizer("scaled:of=softmax,t=5")
-    made = abbe.normalizer("scaled:of=(sink:learn=true,heads=3)")
-    with pytest.raises(abbe.AbbeError, match=r"scaled: sink: logits must be \(..., 3 heads, queries, keys\)"):
-        made(torch.zeros(2, 4, 9))
-
-
 @pytest.mark.parametrize(
     "parts", [("softmax", "sigmoid:bias=-2"), ("sigmoid:bias=-2", "softmax"), ("relu", "sparsemax")]
 )

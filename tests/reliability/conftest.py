@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 import tiny_models
 from abbe_processes import OTHER, Commands, commands
+from folders import save
 
 
 @pytest.fixture(scope="session")
 def abbe_commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
     place = tmp_path_factory.mktemp("reliability")
-    tiny_models.gpt2(vocab_size=256).save_pretrained(place / "tiny")  # type: ignore[operator]
-    tiny_models.byte_tokenizer().save_pretrained(place / "tiny")
-    tiny_models.gpt2(vocab_size=256, gain=2.0).save_pretrained(place / OTHER)  # type: ignore[operator]
-    tiny_models.byte_tokenizer().save_pretrained(place / OTHER)
+    save(tiny_models.gpt2(vocab_size=256), place / "tiny")
+    save(tiny_models.gpt2(vocab_size=256, gain=2.0), place / OTHER)
     text = place / "book.txt"
     text.write_text("In the beginning there was a lens, and it was ground by hand. " * 40)
     scratch = place / "scratch"

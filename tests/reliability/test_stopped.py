@@ -135,14 +135,8 @@ KEPT = "; finished work is kept: run the same command again to resume\n"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("study", "moment"),
-    [
-        pytest.param(study, moment, marks=[] if (study, moment) == ("diagnose", "half") else [pytest.mark.slow])
-        for study in STUDIES
-        for moment in ("half", "written")
-    ],
-)
+@pytest.mark.parametrize("moment", ["half", "written"])
+@pytest.mark.parametrize("study", STUDIES)
 def test_full_disk(study: str, moment: str, abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     first = 6 if study == "reproduce" else 4  # it begins with the manifests of its runs

@@ -11,7 +11,7 @@ import tiny_models as tiny
 import torch
 from torch import nn
 
-from abbe import AbbeError, Text, export, plan
+from abbe import AbbeError, Text, export
 from abbe.models import Export, wrap
 
 pytestmark = pytest.mark.usefixtures("no_grad", "same_process")
@@ -27,17 +27,9 @@ MORE: dict[str, Callable[[], nn.Module]] = {
     "phi": lambda: tiny.make("PhiForCausalLM", "PhiConfig", qk_layernorm=True, **tiny.SMALL),
     "phi3": lambda: tiny.make("Phi3ForCausalLM", "Phi3Config", **tiny.GROUPED),
     "persimmon": lambda: tiny.make("PersimmonForCausalLM", "PersimmonConfig", qk_layernorm=False, **tiny.SMALL),
-    "bart": lambda: tiny.make(
-        "BartForConditionalGeneration", "BartConfig", d_model=32, encoder_layers=2, decoder_layers=2,
-        encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48,
-        max_position_embeddings=64, decoder_start_token_id=1, forced_eos_token_id=1,
-    ),
-    "deepseek3": lambda: tiny.make(
-        "DeepseekV3ForCausalLM", "DeepseekV3Config", q_lora_rank=16, kv_lora_rank=16, qk_rope_head_dim=8,
-        qk_nope_head_dim=8, v_head_dim=8, n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1,
-        moe_intermediate_size=16, first_k_dense_replace=2, **tiny.SMALL,
-    ),
-}  # fmt: skip
+    "bart": tiny.bart,
+    "deepseek3": lambda: tiny.deepseek(first_k_dense_replace=2),
+}
 EXACT_PER_HEAD = (
     *("gpt2", "gpt-neox", "llama", "gpt-oss", "mistral", "qwen2", "olmo", "opt", "bert", "modernbert"),
     *("olmo2", "cohere", "phi3", "persimmon", "bart", "deepseek3"),
@@ -92,12 +84,6 @@ def test_position_biases_are_scaled_where_their_readers_agree(tmp_path: Path) ->
         exported(network, "layers.0=softmax:temperature=0.8", tmp_path)
     per_head = "*encoder*=learned-temperature:t=0.5/-0.3/0.2/0.1; *decoder*SelfAttention=softmax:temperature=0.8"
     assert_folded(network, per_head, tmp_path)
-
-
-@pytest.mark.parametrize("name", ["BloomForCausalLM", "MptForCausalLM", "FalconForCausalLM"])
-def test_models_with_alibi_are_refused_by_name(name: str) -> None:
-    with pytest.raises(AbbeError, match=f"unsupported: {name}"):
-        plan(tiny.UNROUTED[name](), ONE)
 
 
 def test_biases_in_a_mask_are_refused(tmp_path: Path) -> None:

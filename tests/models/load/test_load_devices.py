@@ -191,11 +191,3 @@ def test_quantised_weights_within_a_tensor_count_in_the_fingerprint() -> None:
     assert prints[0] != prints[1]
     model.network.config.quantization_config = {"quant_method": "gptq"}
     assert model.precision == "float32 (gptq)"
-
-
-def test_every_command_has_the_options() -> None:
-    from cli_runs import command_of
-
-    for name in ("report", "reproduce", "diagnose", "capacity", "compare", "calibrate"):
-        options = {one.opts[0] for one in command_of(name).params}
-        assert {"--device", "--dtype", "--device-map"} <= options

@@ -16,7 +16,7 @@ import tiny_models as tiny
 import torch
 from swap_reference import reference_output
 from threads import in_two_threads
-from tiny_models import SMALL, gpt2, llama, make, t5, text_pair, tokens
+from tiny_models import gpt2, llama, make, t5, text_pair, tokens
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, GPT2LMHeadModel
@@ -438,9 +438,6 @@ def test_a_copy_of_a_swapped_model_is_refused(build: Any) -> None:
 # -- A tap or swap that would have no effect --------------------------------------------------------------------------
 
 
-WAYS = {"swap": lambda network: swap(network, "sparsemax"), "tap": tap}
-
-
 class Replaced(nn.Module):
     """Holds an attention module and never calls it, as libraries do that compute attention themselves."""
 
@@ -452,34 +449,29 @@ class Replaced(nn.Module):
         return hidden_states, None
 
 
-@pytest.mark.parametrize("how", WAYS)
+@BOTH
 @pytest.mark.parametrize("layers", [(0, 1), (1,)], ids=["all", "one"])
-def test_attention_that_is_replaced_is_named(how: str, layers: tuple[int, ...]) -> None:
+def test_attention_that_is_replaced_is_named(opened: Open, layers: tuple[int, ...]) -> None:
     network: Any = llama()
     for number in layers:
         network.model.layers[number].self_attn = Replaced(network.model.layers[number].self_attn)
     plain = network(input_ids=tokens()).logits
     path = rf"model\.layers\.{layers[0]}\.self_attn\.original"
-    with WAYS[how](network) as session:
+    expected = rf"^unsupported: Replaced ran without the attention function of {path}, so"
+    with opened(network) as session:
         for run in (network, session.check):
-            with pytest.raises(
-                AbbeError, match=rf"^unsupported: Replaced ran without the attention function of {path}, so"
-            ):
+            with pytest.raises(AbbeError, match=expected):
                 run(input_ids=tokens())
     assert torch.equal(network(input_ids=tokens()).logits, plain)
 
 
-@pytest.mark.parametrize("how", WAYS)
-def test_a_module_that_attends_by_another_function_is_named(how: str) -> None:
+@BOTH
+def test_a_module_that_attends_by_another_function_is_named(opened: Open) -> None:
     network: Any = llama()
     attention = network.model.layers[1].self_attn
     attention.forward = lambda hidden_states, **_: (hidden_states, None)
-    with (
-        WAYS[how](network),
-        pytest.raises(
-            AbbeError, match=r"LlamaAttention ran without the attention function of model\.layers\.1\.self_attn"
-        ),
-    ):
+    expected = r"LlamaAttention ran without the attention function of model\.layers\.1\.self_attn"
+    with opened(network), pytest.raises(AbbeError, match=expected):
         network(input_ids=tokens())
 
 
@@ -487,10 +479,8 @@ def test_a_network_that_calls_none_of_its_layers() -> None:
     network: Any = gpt2()
     result = network.transformer(input_ids=tokens())
     network.transformer.forward = lambda *_, **__: result
-    with (
-        swap(network, "sparsemax"),
-        pytest.raises(AbbeError, match="GPT2LMHeadModel ran without the attention function of"),
-    ):
+    expected = "GPT2LMHeadModel ran without the attention function of"
+    with swap(network, "sparsemax"), pytest.raises(AbbeError, match=expected):
         network(input_ids=tokens())
 
 
@@ -504,14 +494,12 @@ def test_parts_that_do_not_run_are_fine() -> None:
     crossing = gpt2(add_cross_attention=True)
     with swap(crossing, "softmax"):
         crossing(input_ids=tokens())
-    dropping: Any = make("OPTForCausalLM", "OPTConfig", ffn_dim=48, word_embed_proj_dim=32, **OPT, layerdrop=0.5)
+    deep = tiny.NO_FEED_FORWARD | {"num_hidden_layers": 6}
+    dropping: Any = make("OPTForCausalLM", "OPTConfig", ffn_dim=48, word_embed_proj_dim=32, **deep, layerdrop=0.5)
     with swap(dropping.train(), "softmax"), torch.random.fork_rng():
         torch.manual_seed(3)  # drops all six layers in the first pass
         for _ in range(3):
             dropping(input_ids=tokens())
-
-
-OPT = {key: value for key, value in (SMALL | {"num_hidden_layers": 6}).items() if key != "intermediate_size"}
 
 
 def test_only_the_first_pass_is_watched() -> None:

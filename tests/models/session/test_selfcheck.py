@@ -12,15 +12,15 @@ import pytest
 import torch
 from tiny_models import (
     FAMILIES,
-    SMALL,
     bert,
     builds,
+    deepseek,
     gemma2,
     gpt2,
     gpt_oss,
     llama,
-    make,
     mistral,
+    padded,
     relative_error,
     t5,
     text_pair,
@@ -98,9 +98,7 @@ def test_a_broken_capture_fails(name: str, logits: Break, monkeypatch: pytest.Mo
 # On the right, no token that counts sees the padding of a causal model.
 @pytest.mark.parametrize(("side", "causal"), [("left", False), ("left", True), ("right", False)])
 def test_padding_that_is_lost_fails(side: str, causal: bool, logits: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    network, kept = logits(llama()), torch.ones(2, 19, dtype=torch.long)
-    kept[0, :5] = 0
-    kept = kept if side == "left" else kept.flip(1)
+    network, kept = logits(llama()), padded(tokens(), side, 5)
     with tap(network) as t:
         assert t.check(input_ids=tokens(), attention_mask=kept) < 1e-5
         capture(monkeypatch, lambda call: replace(call, mask=None, causal=causal))
@@ -110,8 +108,7 @@ def test_padding_that_is_lost_fails(side: str, causal: bool, logits: Break, monk
 
 @ALL_OR_FEW
 def test_padding_itself_is_not_compared(logits: Break, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, honest = torch.ones_like(tokens()), AttentionCall.weights
-    kept[0, -4:] = 0
+    kept, honest = padded(tokens(), "right"), AttentionCall.weights
     wrong = 1 + 9 * (kept == 0)[:, None, :, None]
     monkeypatch.setattr(AttentionCall, "weights", lambda call, rows: honest(call, rows) * wrong[:, :, rows])
     with tap(logits(llama())) as t:
@@ -152,10 +149,9 @@ def test_padding_is_tried_though_the_text_has_none(build: Any, monkeypatch: pyte
     with tap(network) as t:
         with pytest.raises(AbbeError, match=rf"^self-check failed: .* {type(network).__name__} with padding by"):
             t.check(**inputs)
-        kept = torch.ones_like(inputs["input_ids"])
+        kept = padded(inputs["input_ids"], "left", 3)
         with pytest.raises(AbbeError, match="with padding"):
-            t.check(**inputs, attention_mask=kept, use_cache=False)
-        kept[0, :3] = 0
+            t.check(**inputs, attention_mask=torch.ones_like(kept), use_cache=False)
         with pytest.raises(AbbeError, match=rf"{type(network).__name__} by"):  # padded already
             t.check(**inputs, attention_mask=kept)
     assert set(heard) <= {(2, 19), (2, 11), (2, 16)}
@@ -179,9 +175,8 @@ def test_a_model_that_cannot_be_padded_is_checked_without() -> None:
 
 def test_padding_of_a_decoder_is_left_out_of_the_comparison() -> None:
     """A query that sees no key gets the mean of all values from some kernels, and zeros from abbe."""
-    network, kept = t5(), torch.ones(2, 11, dtype=torch.long)
-    kept[0, :3] = 0
-    with tap(network) as t:
+    with tap(t5()) as t:
+        kept = padded(text_pair()["decoder_input_ids"], "left", 3)
         assert t.check(**text_pair(), decoder_attention_mask=kept) < 1e-5
 
 
@@ -313,12 +308,7 @@ def test_values_whose_sum_overflows_are_finite() -> None:
 
 def test_a_value_width_of_its_own() -> None:
     """Queries and keys of width 12 and values of width 10, as in multi-head latent attention."""
-    latent = {
-        "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 4, "v_head_dim": 10,
-        "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1, "topk_group": 1, "moe_intermediate_size": 16,
-        "num_key_value_heads": 4,
-    }  # fmt: skip
-    network = make("DeepseekV3ForCausalLM", "DeepseekV3Config", **(SMALL | latent))
+    network = deepseek(qk_nope_head_dim=4, v_head_dim=10, num_key_value_heads=4)
     calls: list[AttentionCall] = []
     with tap(network) as t:
         assert 0 < t.check(input_ids=tokens()) < 1e-5

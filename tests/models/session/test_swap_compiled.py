@@ -14,7 +14,6 @@ from transformers import DynamicCache, StaticCache
 import abbe
 from abbe.models import tap
 
-QUICK = ("gpt2",)
 MIXED = {"*.heads.1,3": "entmax:alpha=1.5,learn=true", "*.heads.0": "softmax:temperature=2"}
 
 
@@ -41,9 +40,8 @@ def assert_same(got: dict[str, Tensor], want: dict[str, Tensor]) -> None:
         torch.testing.assert_close(got[name], expected, rtol=0, atol=limit, msg=lambda m, name=name: f"{name}: {m}")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.slow) for name in FAMILIES]
-)
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_families(name: str) -> None:
     network, inputs = FAMILIES[name].build(), FAMILIES[name].inputs()
     plain = network(**inputs)[0].detach()

@@ -155,9 +155,9 @@ def test_a_swapped_model_uses_kernels_sooner(monkeypatch: pytest.MonkeyPatch) ->
     assert seen == ["entmax15"] * 2
 
 
-def last_step(network: Any, spec: str, cache: Any = None, texts: int = 2) -> None:
+def last_step(network: Any, spec: str, texts: int = 2) -> None:
     """The last token of texts in a cache gives what the whole text gives."""
-    ids, cache = tiny.tokens(batch=texts), cache or DynamicCache(config=network.config)
+    ids, cache = tiny.tokens(batch=texts), DynamicCache(config=network.config)
     with swap(network, spec):
         network(input_ids=ids[:, :-1], past_key_values=cache)
         logits = network(input_ids=ids[:, -1:], past_key_values=cache).logits
@@ -196,12 +196,6 @@ def test_a_model_with_windows_caps_or_sinks_takes_the_longer_way(build: Any, ste
     assert not steps
 
 
-@pytest.mark.usefixtures("fused")
-def test_a_long_static_cache_shows_only_what_is_filled() -> None:
-    network = tiny.llama()
-    last_step(network, "sparsemax", StaticCache(config=network.config, max_cache_len=64))
-
-
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("name", [*tiny.CAUSAL, "t5"])
@@ -232,8 +226,7 @@ def test_generation_with_entmax_is_that_without_a_cache(name: str, steps: list[s
 
 def test_generation_of_texts_of_unequal_length() -> None:
     network, ids = tiny.llama(), tiny.tokens()
-    kept = torch.ones_like(ids)
-    kept[0, :6] = 0
+    kept = tiny.padded(ids, "left", 6)
     settings = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
     with swap(network, "sparsemax"):
         together = network.generate(input_ids=ids, attention_mask=kept, **settings)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import FAMILIES, Family, albert, eager_twin, gpt2, llama, main_output, make, t5, text_pair, tokens
+from tiny_models import FAMILIES, Family, albert, bart, eager_twin, gpt2, llama, main_output, t5, text_pair, tokens
 from torch import Tensor, nn
 
 from abbe import normalizer, swap, tap
@@ -138,13 +138,7 @@ def test_a_module_that_is_called_twice_is_two_layers() -> None:
 
 
 def test_cross_attention_of_a_bart() -> None:
-    settings = {
-        "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
-        "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 64,
-        "decoder_start_token_id": 1,
-    }  # fmt: skip
-    network = make("BartForConditionalGeneration", "BartConfig", **settings)
-    assert sum(call.kind == "cross" for call in listen_as_eager(network, text_pair())) == 2
+    assert sum(call.kind == "cross" for call in listen_as_eager(bart(), text_pair())) == 2
 
 
 @pytest.mark.parametrize("factor", [None, 2], ids=["reads the same", "reads another"])

@@ -73,8 +73,7 @@ def test_padding_is_invisible(build: Any, side: str) -> None:
 
 
 def test_padding_of_an_encoder_is_invisible_to_the_decoder() -> None:
-    network, kept = tiny.t5(), torch.ones(2, tiny.LENGTH, dtype=torch.long)
-    kept[1, -6:] = 0
+    network, kept = tiny.t5(), tiny.padded(tiny.tokens(), "right", 6).flip(0)
     inputs = tiny.text_pair() | {"attention_mask": kept}
     calls, _ = listen(network, inputs)
     oracle = eager_weights(network, inputs)
