@@ -124,7 +124,9 @@ def test_a_part_of_another_run(abbe_commands: Commands, whole: Whole, tmp_path: 
 @pytest.mark.slow
 def test_alternatives_of_a_report(abbe_commands: Commands, whole: Whole, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(whole("report"), tmp_path / "run"))
-    flip(folder / "alternatives.parquet", [])
+    flip(folder / "alternatives.parquet", [])  # made again from its parts
+    resume("report", folder, abbe_commands, whole, 0)
+    flip(next(folder.glob("alternatives/*")), [])
     resume("report", folder, abbe_commands, whole, 1)
 
 
