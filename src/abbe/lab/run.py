@@ -155,7 +155,7 @@ class _Run:
     def _read(self, step: int, batch: Batch, before: list[Seen]) -> None:
         with torch.no_grad():
             self._losses(batch)  # the same rows after the update
-        values = measure_seeds(self.layers, range(len(self.seeds)), step, before, snapshot(self.network))
+        values = measure_seeds(self.layers, list(range(len(self.seeds))), step, before, snapshot(self.network))
         watch(self.network, False)
         self.steps.append(step)
         for seed, alerts, measured, loss in zip(self.seeds, self._alerts, values, self._mean_losses(), strict=True):
