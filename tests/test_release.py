@@ -39,6 +39,7 @@ def test_workflows_call_the_commands_of_the_makefile() -> None:
             assert command == "bash .ci/run" or (target and f"\n{target[1]}:" in makefile), (workflow.name, command)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spread", ["--numprocesses=1", "--numprocesses=0"])
 def test_a_run_of_the_tests_says_which_versions_it_ran(spread: str) -> None:
     """Once, with workers and when quiet; no test is chosen, so that nothing else takes time."""

@@ -126,6 +126,7 @@ SECOND = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("moment", SECOND)
 def test_an_interrupt_and_a_second_one_end_the_same_way(moment: str) -> None:
     code = f"""

@@ -88,6 +88,7 @@ def test_entropy_of_weights_that_do_not_sum_to_one_is_that_of_their_shares() -> 
     assert measured[1] == pytest.approx(one_by_one(run, 0, 32, shares)[1], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_uniform_priorities_disperse_as_the_page_derives() -> None:
     """Logits of slope s, n items: softmax has a largest weight of s/n and an entropy of 1 + ln(n/s)."""
     slope, generator = 50.0, torch.Generator().manual_seed(3)

@@ -86,6 +86,7 @@ def test_text_by_a_table_of_next_characters() -> None:
     assert accuracy(task, network) == 1.0
 
 
+@pytest.mark.slow
 def test_mqar_at_the_smallest_setting_of_zoology() -> None:
     """8,192 symbols, 64 tokens, 4 pairs, width 64 (arXiv 2312.04927): layout, answers, scores and chance."""
     pairs, symbols, length, size = 4, 8192, 64, 256

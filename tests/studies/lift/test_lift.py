@@ -115,6 +115,7 @@ def test_the_bar_ends_full(goal: str, tmp_path: Path, monkeypatch: pytest.Monkey
     assert bars[0][0] > 50
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seconds", [(500.0, 500.0, 500.0, 1e-3, 500.0), (10.0,) * 5])
 def test_a_budget_that_is_not_reached_changes_nothing_on_a_busy_machine(
     seconds: tuple[float, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
