@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 import polars as pl
-from markupsafe import Markup
 from rich.console import Console
 
 from .._errors import AbbeError
 from .._files import CannotWrite, read_json, write_json
+from .._lazy import has
 from ..models import PULLABLE
 from ..results import Result, read_manifest
 from ..runs.executors import Local, current
@@ -120,6 +120,10 @@ class Reports(Result, study="report --each", page="index.html", json_file=""):
 
 
 def _link(row: Mapping[str, Any]) -> str:
+    if not has("report"):  # there is no page to link from
+        return str(row["folder"])
+    from markupsafe import Markup  # of that extra
+
     return Markup('<a href="{}/report.html"><bdi>{}</bdi></a>').format(quote(row["folder"]), row["folder"])
 
 

@@ -25,7 +25,8 @@ from ..results import MANIFEST, checked_manifest
 from ._alerts import list_rules
 from ._quantities import list_quantities
 
-STUDY, STEPS = "watch", "steps.jsonl"
+STUDY = "watch"
+STEPS = "steps.jsonl"
 _CHECK = "crc32"
 
 
