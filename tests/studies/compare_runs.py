@@ -77,5 +77,6 @@ TWO = FEWER | {"needle_gain_low": 0.07, "loss": 3.02}
 
 
 def judged(windows: int = 8, level: float = 0.95, **rows: Any) -> tuple[pl.DataFrame, Finding]:
-    judgements, finding = compare_rules.judge(planted(**rows), windows, level)
-    return judgements, finding
+    manifest = {"windows": range(windows), "settings": {"level": level}}
+    made = Comparison.of(planted(**rows), Comparison.frame("needle").of([]), manifest)
+    return made.judgements, made.recommendation

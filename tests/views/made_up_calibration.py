@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from dataclasses import replace
+from typing import Any
 
 import polars as pl
-from inside import calibrate_result
 
 from abbe.results import Estimate
 from abbe.studies import Calibration
 from abbe.words.finding import Finding
 
 OWN, WORSE = [2.0, 2.2, 2.1], [3.0, 3.2, 3.1]
+STAGES = ("baseline", "swapped", "calibrated", "fine-tuned")
+MANIFEST: dict[str, Any] = {"held_out": [0], "settings": {"level": 0.95, "resamples": 200, "seed": 0}}
 
 
 def made_up(tuned: bool) -> Calibration:
@@ -23,24 +25,22 @@ def made_up(tuned: bool) -> Calibration:
     if not tuned:
         heads = heads.with_columns(pl.lit(None, pl.Float64).alias(name) for name in ("error_tuned", "zeros_tuned"))
     interval = Estimate(18.321, 17.89, 18.752)
-    stages = ("baseline", "swapped", "calibrated", "fine-tuned")[: 3 + tuned]
-    losses = tuple(calibrate_result.StageLoss(stage, interval, interval, interval) for stage in stages)
-    manifest = {"model": {"name": "made-up"}, "skipped": []}
     none = Calibration.frame("parameters").of([])
-    return Calibration(spec="sparsemax", losses=losses, table=heads, parameters=none, findings=(), manifest=manifest)
+    made = Calibration.of("sparsemax", {stage: [2.0] for stage in STAGES[: 3 + tuned]}, heads, none, MANIFEST)
+    losses = tuple(replace(one, loss=interval, over_baseline=interval, gain=interval) for one in made.losses)
+    return replace(made, losses=losses, findings=(), manifest={"model": {"name": "made-up"}, "skipped": []})
 
 
 def found(
     *stages: list[float], level: float = 0.95, heads: pl.DataFrame | None = None, fitted: pl.DataFrame | None = None
 ) -> tuple[Finding, ...]:
     """With these losses by window: own, swapped, calibrated, and perhaps fine-tuned."""
-    names = ("baseline", "swapped", "calibrated", "fine-tuned")
-    settings = SimpleNamespace(level=level, resamples=200, seed=0)
-    losses = calibrate_result.stage_losses(dict(zip(names, stages, strict=False)), settings) if stages else ()
+    losses = dict(zip(STAGES, stages, strict=False))
     heads = heads_with_zeros([0.5], [0.4]) if heads is None else heads
-    windows, fitted = len(stages[0]) if stages else 3, parameters("t") if fitted is None else fitted
-    said: tuple[Finding, ...] = calibrate_result.calibration_findings(losses, heads, fitted, windows, level)
-    return said
+    fitted = parameters("t") if fitted is None else fitted
+    manifest: dict[str, Any] = {"held_out": range(len(stages[0]) if stages else 3)}
+    manifest |= {"settings": MANIFEST["settings"] | {"level": level}}
+    return Calibration.of("sparsemax", losses, heads, fitted, manifest).findings
 
 
 def twice(*stages: list[float], **more: pl.DataFrame) -> tuple[Finding, ...]:

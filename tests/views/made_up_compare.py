@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
 from typing import Any
 
 import polars as pl
-from inside import compare_rules, prompts
+import scipy.stats
 
 from abbe.studies import Comparison
 from abbe.words.names import BASELINE, JUMPS
+
+KINDS, DEPTHS = ("key-value", "needle"), (0.0, 0.25, 0.5, 0.75, 1.0)
 
 NAMES = (BASELINE, "entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
 # loss, active tokens, separable weight, capacity, sensitivity over baseline, right of 10 prompts
@@ -34,10 +35,16 @@ MANIFEST: dict[str, Any] = {
 }
 
 
+def wilson(right: int, total: int) -> tuple[float, float, float]:
+    """A share with its interval."""
+    ends = scipy.stats.binomtest(right, total).proportion_ci(0.95, "wilson")
+    return right / total, float(ends.low), float(ends.high)
+
+
 def row(name: str, **changed: float | None) -> dict[str, Any]:
     """Every number with an interval of some percent around it, unless it is given."""
     loss, active, apart, capacity, ratio, right = NUMBERS.get(name, NUMBERS["topk:k=32"])
-    share = compare_rules.share_right(10 * right, 100)
+    _, low, high = wilson(10 * right, 100)
     known: dict[str, float | None] = {
         "loss": loss, "perplexity": 2.718281828**loss, "loss_change": loss - 3.2, "loss_rise": loss / 3.2 - 1,
         "effective_tokens": active / 8, "active": active, "zeros": 1 - active / 256, "separability": 0.5,
@@ -51,7 +58,7 @@ def row(name: str, **changed: float | None) -> dict[str, Any]:
         assert value is not None
         around = 0.02 * abs(value)
         values |= {measure: value, f"{measure}_low": value - around, f"{measure}_high": value + around}
-    values |= {"needle_accuracy_low": share.low, "needle_accuracy_high": share.high}
+    values |= {"needle_accuracy_low": low, "needle_accuracy_high": high}
     if name == BASELINE:
         values |= {"needle_gain": None, "needle_gain_low": None, "needle_gain_high": None}
     values |= {"temperature": 2.0, "matched_heads": 1.0, "sensitivity_theory": None, "time_ratio": 1.4}
@@ -66,16 +73,15 @@ def needle(names: Sequence[str] = NAMES, lengths: Sequence[int] = (128, 256, 512
     """Worse with length, better at the ends."""
     rows = []
     cells: list[tuple[str | None, int | None, float | None]] = [(None, None, None)]
-    for kind in prompts.KINDS:
+    for kind in KINDS:
         cells += [(kind, None, None), *((kind, length, None) for length in lengths)]
-        cells += [(kind, None, depth) for depth in prompts.DEPTHS]
+        cells += [(kind, None, depth) for depth in DEPTHS]
     for number, name in enumerate(names):
         for kind, length, depth in cells:
             right = 12 - number - (0 if length is None else length // 128) + (3 if depth in (0.0, 1.0) else 0)
-            share = compare_rules.share_right(max(0, right), 20)
             gain = (None,) * 3 if name == BASELINE else (-number / 20, -number / 20 - 0.1, 0.07)
             rows.append(
-                (name, kind, length, depth, 20, *astuple(share), 0.05 if kind == "needle" else 0.02,
+                (name, kind, length, depth, 20, *wilson(max(0, right), 20), 0.05 if kind == "needle" else 0.02,
                  *gain, right / 4 - 2, right / 4 - 2.4, right / 4 - 1.7)
             )  # fmt: skip
     return Comparison.frame("needle").of(rows)
@@ -85,8 +91,6 @@ def comparison(
     rows: Sequence[Mapping[str, Any]] | None = None, needles: pl.DataFrame | None = None, **manifest: Any
 ) -> Comparison:
     frame = table(rows)
-    facts = MANIFEST | manifest
-    judgements, recommendation = compare_rules.judge(frame, len(facts["windows"]), 0.95)
-    if needles is None:
-        needles = needle(frame["normalizer"].to_list())
-    return Comparison(table=frame, needle=needles, judgements=judgements, recommendation=recommendation, manifest=facts)
+    return Comparison.of(
+        frame, needle(frame["normalizer"].to_list()) if needles is None else needles, MANIFEST | manifest
+    )

@@ -65,11 +65,11 @@ from ._report.sample import (
     Sample as Sample,
     SampleRow as SampleRow,
 )
-from ._reproduce.result import (
+from ._reproduce.claims import (
     Claim as Claim,
     Figure as Figure,
-    Reproduction as Reproduction,
 )
+from ._reproduce.result import Reproduction as Reproduction
 
 # needs all
 from ._compare.study import compare as compare

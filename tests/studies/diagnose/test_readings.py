@@ -12,7 +12,6 @@ import pytest
 import tiny_runs
 import torch
 from chart_parts import printed
-from inside import reproduce_judge
 from torch import Tensor
 
 import abbe
@@ -115,7 +114,7 @@ def judged(values: dict[tuple[str, str], float | None], heads: int = 48) -> Clai
     critical = readings.filter((pl.col("expected") == DEFAULT[0]) & (pl.col("test") == DEFAULT[1]))
     nothing = pl.DataFrame(schema={"vectors": pl.String, "length": pl.Int64, "value": pl.Float64})
     tables = {"critical": critical, "readings": readings, "proportional": nothing}
-    claims = reproduce_judge({"2c": Figure("2c", tables, {"heads": heads})})
+    claims = Reproduction.of({"2c": Figure("2c", tables, {"heads": heads})}, {}, {}).claims
     return next(claim for claim in claims if claim.topic == "critical N")
 
 

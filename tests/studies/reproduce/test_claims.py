@@ -7,12 +7,15 @@ from typing import Any
 
 import polars as pl
 import pytest
-from inside import reproduce_judge as judge
 
-from abbe.studies import Claim, Figure
+from abbe.studies import Claim, Figure, Reproduction
 
 LENGTHS = (32, 64, 128, 256, 512, 1024)
 YES, NO, UNKNOWN = "holds", "does not hold", "cannot be judged"
+
+
+def judge(figures: Mapping[str, Figure]) -> tuple[Claim, ...]:
+    return Reproduction.of(figures, {}, {}).claims
 
 
 def claims(name: str, tables: dict[str, pl.DataFrame], **about: Any) -> dict[str, Claim]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import polars as pl
@@ -23,7 +24,7 @@ from ...words.frames import EACH_HEAD, column, frame
 from ...words.manifest import model_name, part_of, text_name
 from ...words.names import BASELINE
 from ...words.numbers import heads_of, many, percent, sentence
-from .._shared.estimates import Resampling, mean_estimate
+from .._shared.estimates import mean_estimate
 
 CALIBRATED, TUNED = "calibrated.safetensors", "tuned.safetensors"
 SWAPPED, FITTED, FINETUNED = "swapped", "calibrated", "fine-tuned"  # stages, after the baseline
@@ -47,12 +48,13 @@ class StageLoss:
     gain: Estimate | None = None
 
 
-def stage_losses(losses: Mapping[str, Sequence[float]], settings: Resampling) -> tuple[StageLoss, ...]:
+def _stage_losses(losses: Mapping[str, Sequence[float]], settings: Mapping[str, Any]) -> tuple[StageLoss, ...]:
     """Stages in the order in which they were measured, the baseline first."""
+    asked = SimpleNamespace(**settings)
     values = [torch.tensor(of_windows, dtype=torch.float64) for of_windows in losses.values()]
     changes = [(now - values[0], before - now) for before, now in pairwise(values)]
     stages = zip(losses, values, [(), *changes], strict=False)  # none without a loss
-    return tuple(StageLoss(stage, *(mean_estimate(x, settings) for x in (loss, *more))) for stage, loss, more in stages)
+    return tuple(StageLoss(stage, *(mean_estimate(x, asked) for x in (loss, *more))) for stage, loss, more in stages)
 
 
 def pooled(error: str) -> pl.Expr:
@@ -118,6 +120,28 @@ class Calibration(Result, study="calibrate", json_file="calibration.json", drawn
     manifest: Mapping[str, Any]
     file: Path | None = None
 
+    @classmethod
+    def of(
+        cls, spec: str | Mapping[str, str], losses: Mapping[str, Sequence[float]], table: pl.DataFrame,
+        parameters: pl.DataFrame, manifest: Mapping[str, Any], *, fitted: pl.DataFrame | None = None, **more: Any,
+    ) -> Calibration:  # fmt: skip
+        """What the measurements say; nothing is measured here.
+
+        Args:
+            spec: of the normalizer, or patterns with their specs.
+            losses: of every held-out window, by stage, the baseline first.
+            table: the columns of `Calibration.table`.
+            parameters: those of `Calibration.parameters`.
+            manifest: with the windows held out, and level, resamples and seed in its settings.
+            fitted: the parameters before fine-tuning, if there was any.
+            more: normalizers and file.
+        """
+        stages, held_out = _stage_losses(losses, manifest["settings"]), len(manifest["held_out"])
+        fitted = parameters if fitted is None else fitted
+        said = _findings(stages, table, fitted, held_out, manifest["settings"]["level"])
+        facts: dict[str, Any] = {"table": table, "parameters": parameters, "manifest": manifest} | more
+        return cls(spec=spec, losses=stages, findings=said, **facts)
+
     def __repr__(self) -> str:
         losses = "".join(f", loss {stage.loss.value:.3f} {stage.stage}" for stage in self.losses)
         return f"Calibration({self.spec!r}, {self.manifest['model']['name']}, {len(self.table)} heads{losses})"
@@ -181,7 +205,7 @@ class Calibration(Result, study="calibrate", json_file="calibration.json", drawn
 # -- Findings ---------------------------------------------------------------------------------------------------------
 
 
-def calibration_findings(
+def _findings(
     losses: Sequence[StageLoss], heads: pl.DataFrame, fitted: pl.DataFrame, windows: int, level: float
 ) -> tuple[Finding, ...]:
     """`fitted` are the parameters before fine-tuning, `windows` is the number of those held out."""

@@ -28,7 +28,7 @@ from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
 from ...words.names import BASELINE
 from .._shared.fitting import LayerRows, RowReader, fine_tune, fit, judge, learnable_rules
-from .result import CALIBRATED, FINETUNED, FITTED, SWAPPED, TUNED, Calibration, calibration_findings, stage_losses
+from .result import CALIBRATED, FINETUNED, FITTED, SWAPPED, TUNED, Calibration
 
 _LENGTH = 512
 _LOSSES, _TUNING = "losses", "tuning"  # parts in the folder, beside the layers
@@ -199,21 +199,16 @@ class _Work:
         groups = [group for layer in self.layers.values() for group in layer]
         normalizers = {f"layers.{one.layer}.heads.{','.join(map(str, one.heads))}": one.normalizer for one in groups}
         fitted = _parameters_table(groups)  # now: fine-tuning changes them
-        losses = stage_losses(self._losses(normalizers), self.base)
+        losses = self._losses(normalizers)
         if self.finetune:
             self._judge_tuned()
         table, name = _heads_table(groups), TUNED if self.finetune else CALIBRATED
         places = {"windows": window_places(self.windows), "held_out": window_places(self.held_out)}
-        return Calibration(
-            spec=self.settings["spec"],
-            normalizers=normalizers,
-            losses=losses,
-            table=table,
-            parameters=_parameters_table(groups),
-            findings=calibration_findings(losses, table, fitted, len(self.held_out), self.base.level),
-            manifest=job.manifest(places | {"skipped": self.skipped}),
-            file=None if job.folder is None else job.folder / name,
-        )
+        manifest, file = job.manifest(places | {"skipped": self.skipped}), job.folder and job.folder / name
+        return Calibration.of(
+            self.settings["spec"], losses, table, _parameters_table(groups), manifest, fitted=fitted,
+            normalizers=normalizers, file=file,
+        )  # fmt: skip
 
     def _cut(self) -> tuple[list[Window], list[Window], list[str]]:
         """Windows to fit on and windows held out, drawn from all over the text; no two overlap."""

@@ -43,7 +43,7 @@ from .._shared.prompts import Prompt, PromptMaker, batches, margins, rising_leng
 from .._shared.swapped import ROUNDS, Logits, Reader, at_equal_selectivity, baseline_logits, best_seconds, costs, theory
 from .._shared.truncation import Sizes, checked_grid, has_sinks, trace, truncated_rules
 from .result import Comparison
-from .rules import SELECTIVITY, CompareSettings, comparison_table, curve_record, judge, needle_table
+from .rules import SELECTIVITY, CompareSettings, comparison_table, curve_record, needle_table
 
 ALTERNATIVES = ("entmax:alpha=1.5", "sparsemax", "topk:k=32", "topp:p=0.9")
 LENGTH = 512
@@ -246,11 +246,7 @@ class _Comparing:
         margins_of = {name: with_nan(record["needle"]["margins"]) for name, record in records.items()}
         needle = needle_table(self.prompts, margins_of, self.settings)
         table = comparison_table(records, speed, needle, self.settings)
-        judgements, recommendation = judge(table, len(self.windows), self.settings.level)
-        return Comparison(
-            table=table, needle=needle, judgements=judgements, recommendation=recommendation,
-            manifest=self._manifest(records),
-        )  # fmt: skip
+        return Comparison.of(table, needle, self._manifest(records))
 
     def _check(self, contenders: int) -> None:
         """Check that softmax swapped in reproduces the model; announce the cost."""

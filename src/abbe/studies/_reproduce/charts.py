@@ -13,7 +13,7 @@ from ...views import charts as kit
 from ...views.charts import INTERVAL, SERIES, SHAPES, Channel, Look, Plot, Row, Spec, by_value, numbers, point_looks
 from ...views.theme import THEMES, Theme, ThemeName
 from ...words.names import PAPER_CRITICAL_SHARE
-from .result import DRIFT, PAPER_SEPARABILITY, Figure
+from .claims import DRIFT, PAPER_SEPARABILITY, Figure
 
 _AXES = {"length": "length L (tokens)", "n": "selected tokens N"}
 _VECTORS = {"embedding": "token embeddings", "value": "value vectors", "hidden": "hidden states"}

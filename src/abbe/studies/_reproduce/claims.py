@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
@@ -17,8 +18,18 @@ from ...measures import ks_test
 from ...runs.tables import DEFAULT, READINGS
 from ...words.names import PAPER_CRITICAL_SHARE
 from ...words.numbers import number, percent
-from .result import DRIFT, PAPER_SEPARABILITY, Answer, Claim, Figure
 
+DRIFT = "drift"  # ours: the paper says it in words; computed from the runs of 2a and 2b
+PAPER_SEPARABILITY = (0.70, 0.85)  # its separable share beyond N of about 16
+_QUESTIONS = {  # the titles of the charts; the page says how to read them
+    "2a": "Does the distance between the selected and the rest grow with the length?",
+    "2b": "Does selecting more tokens increase the distance?",
+    "2c": "Up to which N do the selected differ from random sets?",
+    "3": "How many of the selected tokens are separable from the others?",
+    "4": "How much do the weights move when the logits move a little?",
+    DRIFT: "Do the weights inside the selected set become uniform?",
+}
+Answer = Literal["holds", "does not hold", "cannot be judged"]
 LINEAR = (0.8, 1.2)  # exponents that count as "roughly linear", or as 1/T with the sign changed
 CLEARLY = 0.05  # relative difference of two means that chance does not explain: random sets are drawn once per query
 CONSERVATIVE = 1.25  # a bound this many times above the value
@@ -29,6 +40,90 @@ TURN = 16  # where the paper sees separability settle
 LOW_TEMPERATURE = 0.1
 _PER_HEAD = ("head means", "each query")  # tests of as many numbers as there are heads
 _SHARE = "{:.2f} to {:.2f}".format(*PAPER_SEPARABILITY)
+
+
+@dataclass(frozen=True, eq=False)
+class Figure:
+    """One figure as tidy tables, independent of how it is drawn.
+
+    Tables, by figure (lengths and sizes in tokens, distances in the units of the vectors, means over all heads; `low`
+    and `high` are the ends of an interval over windows and may be null):
+
+    2a "distance": vectors, length, series, value, low, high. Size 5.
+    2b "distance": vectors, n, series, value, low, high. The longest length.
+       `series` is "selected" (the N keys of largest weight), "random" (random sets of N), "bound" (Theorem 1(1), linear
+       form, for the selected), "expected low" and "expected high" (the proved bounds on the mean over random sets; the
+       paper calls the low one an upper bound).
+    2c "critical": vectors, length, level, critical_n (null: every test rejects), low, high, largest_n (last one tried).
+       "tests": vectors, length, n, statistic, p_value. "proportional": vectors, length, n (L/8), value, low, high.
+       "readings": vectors, length, level, expected ("random sets" or the "formula" of Theorem 1(2)), test (of "head
+       means", at "each query", or of "all queries" of a window), critical_n (the middle one of all tests; null: most
+       reject at every size), rejecting (share of the tests that do), largest_n.
+    3  "heads": vectors, layer, head, n, value, control. "mean": vectors, n, series ("selected" or "random"), value,
+       low, high.
+    4  "sensitivity": temperature, step (null for a derivative), direction ("random", "pair" or "worst"), statistic
+       ("paper": mean over queries, then the largest head; "mean": over heads, too; "max": the largest row), value.
+       "ceilings": temperature, step, true (proved: 1/(2T), for steps lower yet), paper (min of 1/(4T) and sqrt 2).
+    drift "by_size": n, series ("selected" or "random"), value, low, high, share (value/ln n). The longest length.
+       "by_length": length, series, value, low, high, share. Size 5. Values are divergences from uniform, in nats.
+
+    Attributes:
+        name: of the figure in the paper.
+        tables: by name.
+        about: length, sizes, queries and the like, for captions.
+    """
+
+    name: str
+    tables: Mapping[str, pl.DataFrame] = field(repr=False)
+    about: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def question(self) -> str:
+        """That it answers: its title."""
+        return _QUESTIONS[self.name]
+
+    @property
+    def settings(self) -> str:
+        """The known settings in one line."""
+        about, parts = self.about, []
+        for sign, name in (("L", "length"), ("N", "size")):
+            if values := about.get(f"{name}s") or [x for x in [about.get(name)] if x is not None]:
+                parts.append(f"{sign} = {values[0]}" + (f" to {values[-1]}" if len(values) > 1 else ""))
+        if self.name == DRIFT:
+            parts = [f"against N at L = {about.get('length', '?')}, against L at N = {about.get('size', '?')}"]
+        for noun in ("head", "window"):
+            if isinstance(count := about.get(f"{noun}s"), (int, str)):
+                parts.append(f"{count} {noun}{'' if count == 1 else 's'}")
+        if isinstance(queries := about.get("queries"), (int, str)):
+            counted = {1: "1 query", "all": "all queries"}.get(queries, f"at most {queries} queries")
+            parts.append(f"{counted} per window")
+        if about.get("more_than"):
+            parts.append(f"all with more than {about['more_than']} keys")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A statement of the paper, what this model shows, and whether it holds by a written rule.
+
+    Attributes:
+        figure: that it belongs to.
+        topic: in a few words.
+        paper: what the paper says.
+        measured: what this model shows.
+        rule: by which it is judged.
+        answer: "holds", "does not hold" or "cannot be judged".
+        numbers: that the rule looks at.
+    """
+
+    figure: str
+    topic: str
+    paper: str
+    measured: str
+    rule: str
+    answer: Answer
+    numbers: Mapping[str, float | None] = field(default_factory=dict)
+
 
 # Whether a statement holds (None: it cannot be judged), what this model shows, and the numbers that decide.
 Judgement = tuple[bool | None, str, Mapping[str, float | None]]

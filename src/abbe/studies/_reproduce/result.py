@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import polars as pl
 from rich.console import RenderableType
@@ -23,19 +23,9 @@ from ...words.frames import Frame, column
 from ...words.manifest import for_others, model_name, part_of, text_name
 from ...words.names import FIGURES
 from ...words.numbers import duration, number, percent
+from .claims import DRIFT, Answer, Claim, Figure, judge
 
-DRIFT = "drift"  # ours: the paper says it in words; computed from the runs of 2a and 2b
 PAPER_SECONDS = {"2a": 24 * 60, "2b": 37 * 60, "2c": 17 * 3600, "3": 7 * 60, "4": 60}  # its five algorithms, a laptop
-PAPER_SEPARABILITY = (0.70, 0.85)  # its separable share beyond N of about 16
-_QUESTIONS = {  # the titles of the charts; the page says how to read them
-    "2a": "Does the distance between the selected and the rest grow with the length?",
-    "2b": "Does selecting more tokens increase the distance?",
-    "2c": "Up to which N do the selected differ from random sets?",
-    "3": "How many of the selected tokens are separable from the others?",
-    "4": "How much do the weights move when the logits move a little?",
-    DRIFT: "Do the weights inside the selected set become uniform?",
-}
-Answer = Literal["holds", "does not hold", "cannot be judged"]
 QUICK = "A quick look, not a result: few windows, queries and sizes; without --quick the answers may differ."
 _MARKS = {  # with the role of its colour on the page, and the style in the terminal
     "holds": ("✓", "good", "green"),
@@ -52,89 +42,6 @@ _STATEMENTS = Frame(
         column("rule", str, "by which it is judged"),
     ),
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Figure:
-    """One figure as tidy tables, independent of how it is drawn.
-
-    Tables, by figure (lengths and sizes in tokens, distances in the units of the vectors, means over all heads; `low`
-    and `high` are the ends of an interval over windows and may be null):
-
-    2a "distance": vectors, length, series, value, low, high. Size 5.
-    2b "distance": vectors, n, series, value, low, high. The longest length.
-       `series` is "selected" (the N keys of largest weight), "random" (random sets of N), "bound" (Theorem 1(1), linear
-       form, for the selected), "expected low" and "expected high" (the proved bounds on the mean over random sets; the
-       paper calls the low one an upper bound).
-    2c "critical": vectors, length, level, critical_n (null: every test rejects), low, high, largest_n (last one tried).
-       "tests": vectors, length, n, statistic, p_value. "proportional": vectors, length, n (L/8), value, low, high.
-       "readings": vectors, length, level, expected ("random sets" or the "formula" of Theorem 1(2)), test (of "head
-       means", at "each query", or of "all queries" of a window), critical_n (the middle one of all tests; null: most
-       reject at every size), rejecting (share of the tests that do), largest_n.
-    3  "heads": vectors, layer, head, n, value, control. "mean": vectors, n, series ("selected" or "random"), value,
-       low, high.
-    4  "sensitivity": temperature, step (null for a derivative), direction ("random", "pair" or "worst"), statistic
-       ("paper": mean over queries, then the largest head; "mean": over heads, too; "max": the largest row), value.
-       "ceilings": temperature, step, true (proved: 1/(2T), for steps lower yet), paper (min of 1/(4T) and sqrt 2).
-    drift "by_size": n, series ("selected" or "random"), value, low, high, share (value/ln n). The longest length.
-       "by_length": length, series, value, low, high, share. Size 5. Values are divergences from uniform, in nats.
-
-    Attributes:
-        name: of the figure in the paper.
-        tables: by name.
-        about: length, sizes, queries and the like, for captions.
-    """
-
-    name: str
-    tables: Mapping[str, pl.DataFrame] = field(repr=False)
-    about: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def question(self) -> str:
-        """That it answers: its title."""
-        return _QUESTIONS[self.name]
-
-    @property
-    def settings(self) -> str:
-        """The known settings in one line."""
-        about, parts = self.about, []
-        for sign, name in (("L", "length"), ("N", "size")):
-            if values := about.get(f"{name}s") or [x for x in [about.get(name)] if x is not None]:
-                parts.append(f"{sign} = {values[0]}" + (f" to {values[-1]}" if len(values) > 1 else ""))
-        if self.name == DRIFT:
-            parts = [f"against N at L = {about.get('length', '?')}, against L at N = {about.get('size', '?')}"]
-        for noun in ("head", "window"):
-            if isinstance(count := about.get(f"{noun}s"), (int, str)):
-                parts.append(f"{count} {noun}{'' if count == 1 else 's'}")
-        if isinstance(queries := about.get("queries"), (int, str)):
-            counted = {1: "1 query", "all": "all queries"}.get(queries, f"at most {queries} queries")
-            parts.append(f"{counted} per window")
-        if about.get("more_than"):
-            parts.append(f"all with more than {about['more_than']} keys")
-        return ", ".join(parts)
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A statement of the paper, what this model shows, and whether it holds by a written rule.
-
-    Attributes:
-        figure: that it belongs to.
-        topic: in a few words.
-        paper: what the paper says.
-        measured: what this model shows.
-        rule: by which it is judged.
-        answer: "holds", "does not hold" or "cannot be judged".
-        numbers: that the rule looks at.
-    """
-
-    figure: str
-    topic: str
-    paper: str
-    measured: str
-    rule: str
-    answer: Answer
-    numbers: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +67,19 @@ class Reproduction(Result, study="reproduce", json_file="reproduction.json"):
     figures: Mapping[str, Figure]
     claims: tuple[Claim, ...]
     seconds: Mapping[str, float]
+
+    @classmethod
+    def of(
+        cls, figures: Mapping[str, Figure], manifest: Mapping[str, Any], seconds: Mapping[str, float]
+    ) -> Reproduction:  # fmt: skip
+        """The statements judged on these figures; nothing is measured here.
+
+        Args:
+            figures: by name.
+            manifest: on what, how, how long, and what was skipped.
+            seconds: of each figure of the paper.
+        """
+        return cls(manifest, figures, judge(figures), seconds)
 
     @classmethod
     def frames(cls) -> dict[str, Frame]:

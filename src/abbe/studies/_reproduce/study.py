@@ -30,8 +30,8 @@ from ...runs.study import study
 from ...runs.tables import LEVELS, READINGS, critical_name, rejecting_name
 from ...words.names import FIGURES
 from .._shared.swapped import best_seconds
-from .claims import judge
-from .result import DRIFT, Figure, Reproduction
+from .claims import DRIFT, Figure
+from .result import Reproduction
 
 SIZE = 5  # of figure 2a
 STEPS = (1e-3, 1e-1, 10.0)  # eps of figure 4
@@ -136,7 +136,7 @@ def reproduce(
         manifest = job.manifest(
             _of_all_runs(runs, settings, too_short), seconds={"total": sum(seconds.values())}, again=again
         )
-        return Reproduction(manifest, made, judge(made), seconds)
+        return Reproduction.of(made, manifest, seconds)
 
 
 def _named(figures: str | Sequence[str]) -> list[str]:
