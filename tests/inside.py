@@ -23,8 +23,6 @@ MODULES = {
     "normalizers_step": "abbe.normalizers._for_attention",
     "normalizers_registry": "abbe.normalizers._registry",
     "normalizers_row_map": "abbe.normalizers._row_map",
-    "calibrate_result": "abbe.studies._calibrate.result",
-    "capacity_rules": "abbe.studies._capacity.rules",
     "compare_rules": "abbe.studies._compare.rules",
     "cost_study": "abbe.studies._cost",
     "differences": "abbe.studies._diff.differences",
@@ -49,7 +47,6 @@ NAMES = {
     "abbe.measures._statistics": "expanded_tail",
     "abbe.models._plan": "for_heads",
     "abbe.studies._report.sample": "token_texts",
-    "abbe.studies._reproduce.claims": "reproduce_judge=judge",
 }
 
 PLACES = {

@@ -79,12 +79,10 @@ def capacity_findings() -> Iterator[Finding]:
     for shares in (of_capacity.UP, of_capacity.DOWN, of_capacity.MIXED, of_capacity.UP[:4], of_capacity.UP[:2]):
         yield of_capacity.geometry(six[: len(shares)], shares)
     yield of_capacity.geometry([1.0] * 3, of_capacity.UP[:3])
-    for ends in ((0.3, 0.7), (-0.2, 0.3), (0.7, 1.2), (1.2, 1.6), (-0.5, -0.1), (None, None)):
-        yield from of_capacity.growing(*ends)
+    for exponent, spread in ((0.5, 0.02), (0.02, 0.2), (0.95, 0.1), (1.4, 0.02), (-0.4, 0.02)):
+        yield from of_capacity.growing(exponent, spread)
+    yield from of_capacity.growing(0.5, 0.0, windows=1)
     yield from of_capacity.with_a_hole().findings
-    for numbers in ((1500, 1020.4, 2000), (61, 55, 170), (7.254, 0.52, 999.7), (1, None, None)):
-        for monotone in (True, False):
-            yield from of_capacity.written(*numbers, monotone)
     for shares in ("UMMM UUUM", "UDMU", "MMME", "EEEE"):
         for cells in shares.split():
             known = {"U": of_capacity.UP, "D": of_capacity.DOWN, "M": of_capacity.MIXED, "E": of_capacity.EQUAL}

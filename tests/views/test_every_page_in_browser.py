@@ -21,7 +21,7 @@ NASTY = "<script>document.title='x'</script>" + "very" * 40
 STATEMENTS = ("vanishing", "spectral", "spectral-paper", "theorem-2-upper", "distance-sandwich-upper")
 WORDS: dict[str, Any] = {"text": {"name": NASTY, "characters": 5}, "skipped": [NASTY]}
 PAGES: dict[str, Callable[[], str]] = {
-    "capacity": lambda: made_up_capacity.made_up(made_up_capacity.settings_of(), NASTY).to_html(),
+    "capacity": lambda: made_up_capacity.made_up(NASTY).to_html(),
     "watch": lambda: made_up_watch.training(model={"name": NASTY}, skipped=[NASTY]).to_html(),
     "compare": lambda: made_up_compare.comparison(**WORDS).to_html(),
     "verify": lambda: verify(STATEMENTS, 5, 0).to_html(),

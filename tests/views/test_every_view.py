@@ -54,7 +54,7 @@ USUAL: dict[str, Callable[[], Result]] = {
     "report": report,
     "diagnose": lambda: Run(report().table, made_up_report.MANIFEST),
     "reproduce": reproduction,
-    "capacity": lambda: made_up_capacity.made_up(made_up_capacity.settings_of()),
+    "capacity": made_up_capacity.made_up,
     "calibrate": lambda: made_up_calibration.made_up(True),
     "compare": made_up_compare.comparison,
     "lift": lambda: made_up_lift.made_up("retrieval"),

@@ -15,7 +15,6 @@ import tiny_runs
 import torch
 from capacity_runs import QUICK, WAYS, made
 from chart_parts import charts_of, printed
-from inside import capacity_rules
 
 import abbe
 from abbe.models import LoadedModel, Window, wrap
@@ -218,7 +217,7 @@ def test_a_correlation_for_every_way_length_and_rise() -> None:
         model = result.table.filter(
             pl.col("layer").is_null(), *(pl.col(name) == row[name] for name in ("way", "length")), pl.col("tau") == 0.01
         )
-        size = capacity_rules.shown_size(model["capacity"][0], row["length"])
+        size = max(2, min(math.ceil(model["capacity"][0]), row["length"] // 2))
         assert set(cell["separability_n"]) == {size} == {row["separability_n"]}
 
 

@@ -11,7 +11,7 @@ import pytest
 from capacity_runs import WAYS
 from chart_parts import charts_of, charts_on, printed
 from chart_parts import drawn as drawn_by_vega
-from made_up_capacity import LAYERS, LENGTHS, SIZE_OF, made_up, settings_of
+from made_up_capacity import LAYERS, LENGTHS, SIZE_OF, made_up
 from markupsafe import escape
 
 from abbe.studies import Capacity
@@ -22,7 +22,7 @@ def drawn(capacity: Capacity, theme: Any = "light") -> dict[str, Any]:
 
 
 def test_the_table_holds_every_row() -> None:
-    capacity = made_up(settings_of())
+    capacity = made_up()
     shown = printed(capacity, 100)
     assert "How many keys per query does made-up need?" in shown
     assert "\x1b" not in shown
@@ -42,7 +42,7 @@ def test_the_table_holds_every_row() -> None:
 
 
 def test_growth_of_the_model_and_of_its_layers_are_distinguished() -> None:
-    capacity = made_up(settings_of())
+    capacity = made_up()
     growth, of_layers = (
         printed(capacity, 100).split("Growth with the length: N* ~ L^g")[1].split("Each layer alone, deletion")
     )
@@ -53,13 +53,13 @@ def test_growth_of_the_model_and_of_its_layers_are_distinguished() -> None:
     )
     lines = [line.split() for line in table.splitlines() if line.strip()[:1].isdigit()]
     assert [line[5] for line in lines] == [f"{value:.2f}" for value in exponents["exponent"]]
-    alone = printed(made_up(settings_of(layer_lengths=[256])), 100)
+    alone = printed(made_up(layer_lengths=[256]), 100)
     assert "Each layer alone, deletion, 256 tokens" in alone
     assert "g: growth" not in alone
 
 
 def test_large_numbers_are_written_out_and_ends_are_whole() -> None:
-    capacity = made_up(settings_of())
+    capacity = made_up()
     large = capacity.table.with_columns(capacity=pl.lit(1234.5), low=pl.lit(6.2), high=pl.lit(18.4))
     shown = printed(replace(capacity, table=large), 100)
     assert "e+03" not in shown
@@ -69,7 +69,7 @@ def test_large_numbers_are_written_out_and_ends_are_whole() -> None:
 
 
 def test_the_page_holds_findings_charts_in_both_themes_and_tables() -> None:
-    study = made_up(settings_of())
+    study = made_up()
     page = study.to_html()
     for finding in study.findings:
         assert escape(finding.sentence.replace(" %", "\u00a0%")) in page
@@ -80,7 +80,7 @@ def test_the_page_holds_findings_charts_in_both_themes_and_tables() -> None:
 
 
 def test_a_capacity_with_a_hole_is_marked() -> None:
-    capacity = made_up(settings_of())
+    capacity = made_up()
     last = (pl.col("length") == 1024) & (pl.col("way") == "deletion") & (pl.col("allowed") == pl.col("allowed").max())
     odd = capacity.table.with_columns(monotone=~last, first=pl.when(last).then(3).otherwise(pl.col("first")))
     changed = replace(capacity, table=odd)
@@ -93,7 +93,7 @@ def test_a_capacity_with_a_hole_is_marked() -> None:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_chart_has_a_panel_for_each_part(theme: Any) -> None:
-    chart = drawn(made_up(settings_of()), theme)
+    chart = drawn(made_up(), theme)
     titles = [panel["title"] for panel in chart["concat"]]
     assert titles == [
         "truncated, deletion", "truncated, renormalised",
@@ -110,7 +110,7 @@ def test_the_chart_has_a_panel_for_each_part(theme: Any) -> None:
 
 
 def titles_of(**changed: Any) -> list[str]:
-    return [panel["title"] for panel in drawn(made_up(settings_of(**changed)))["concat"]]
+    return [panel["title"] for panel in drawn(made_up(**changed))["concat"]]
 
 
 @pytest.mark.slow
@@ -120,7 +120,7 @@ def test_growth_comes_last_where_layers_have_one_length() -> None:
     assert titles[2:4] == ["each layer alone, deletion", "each layer alone, renormalised"]
     assert titles[-1] == "growth with the length"
     assert not any("over the length" in title for title in titles)
-    one = titles_of(ways=["deletion"])
+    one = titles_of(way="deletion")
     assert one[2] == "layers over the length, deletion"
     assert len(one) == 6
     assert len(titles_of(layers=False)) == 3
@@ -136,7 +136,7 @@ def drawn_rows(chart: dict[str, Any], panel: int) -> list[dict[str, Any]]:
 
 
 def test_the_chart_draws_the_numbers() -> None:
-    capacity = made_up(settings_of())
+    capacity = made_up()
     chart = drawn(capacity)
     levels = {row["rise"] for row in drawn_rows(chart, 0) if row.get("name") in ("1 %", "5 %")}
     assert levels == {1.0, 5.0}
@@ -166,28 +166,28 @@ def test_the_chart_draws_the_numbers() -> None:
     [
         {"windows": 1},
         {"layers": False},
-        {"lengths": [128], "ways": ["renormalised"], "taus": [0.05]},
+        {"lengths": [128], "way": "renormalised", "tau": 0.05},
         {"layer_lengths": [256]},
-        {"windows": 1, "layers": False, "lengths": [1024], "ways": ["deletion"], "taus": [1e-9, 0.5]},
+        {"windows": 1, "layers": False, "lengths": [1024], "way": "deletion", "tau": [1e-9, 0.5]},
     ],
 )
 def test_charts_of_odd_studies_can_be_drawn(changed: dict[str, Any], capfd: pytest.CaptureFixture[str]) -> None:
-    drawn_by_vega(drawn(made_up(settings_of(**changed))), capfd)
+    drawn_by_vega(drawn(made_up(**changed)), capfd)
 
 
 @pytest.mark.slow
 def test_many_layers_have_a_legend_in_place_of_numbers(capfd: pytest.CaptureFixture[str]) -> None:
-    few, many = (drawn(made_up(settings_of(), layers=layers))["concat"] for layers in (12, 13))
+    few, many = (drawn(made_up(layers=layers))["concat"] for layers in (12, 13))
     for panel in (3, 8, 9):
         assert any(layer["mark"]["type"] == "text" for layer in few[panel]["layer"])
         assert few[panel]["layer"][0]["encoding"]["color"]["legend"] is None
         assert not any(layer["mark"]["type"] == "text" for layer in many[panel]["layer"])
         assert many[panel]["layer"][0]["encoding"]["color"]["legend"]["columns"] == 6
-    drawn_by_vega(drawn(made_up(settings_of(), layers=30)), capfd)
+    drawn_by_vega(drawn(made_up(layers=30)), capfd)
 
 
 @pytest.mark.slow
 def test_losses_that_never_rise_can_be_drawn(capfd: pytest.CaptureFixture[str]) -> None:
-    study = made_up(settings_of())
+    study = made_up()
     flat = study.curve.with_columns(rise=-pl.col("rise"), low=pl.lit(None, pl.Float64), high=pl.lit(None, pl.Float64))
     drawn_by_vega(drawn(replace(study, curve=flat)), capfd)
