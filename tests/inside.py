@@ -23,7 +23,6 @@ MODULES = {
     "normalizers_step": "abbe.normalizers._for_attention",
     "normalizers_registry": "abbe.normalizers._registry",
     "normalizers_row_map": "abbe.normalizers._row_map",
-    "compare_rules": "abbe.studies._compare.rules",
     "cost_study": "abbe.studies._cost",
     "differences": "abbe.studies._diff.differences",
     "lift_rules": "abbe.studies._lift.rules",
@@ -44,7 +43,6 @@ NAMES = {
     "abbe._kernels.sums": "vector_lanes",
     "abbe.measures._geometry": "fused_geometry reference_geometry row_geometry",
     "abbe.measures._sensitivity": "directions largest_eigenvalue rank_one_norms",
-    "abbe.measures._statistics": "expanded_tail",
     "abbe.models._plan": "for_heads",
     "abbe.studies._report.sample": "token_texts",
 }

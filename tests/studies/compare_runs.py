@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import planted_parts
 import polars as pl
 import pytest
 import tiny_models
-from inside import compare_rules
 from needle_models import TEXT, word_tokenizer
 
 from abbe.models import LoadedModel, wrap
@@ -21,7 +21,6 @@ QUICK: dict[str, Any] = {
     "normalizers": ["sparsemax", "topk:k=2"], "length": 40, "windows": 3, "queries": 6, "needle_lengths": [31, 40],
     "prompts": 1, "resamples": 50, "progress": False,
 }  # fmt: skip
-SETTINGS = compare_rules.CompareSettings(40, 3, 6, 0.05, (31,), 1, False, 0, 0.95, 400)
 
 
 def word_model() -> LoadedModel:
@@ -44,6 +43,49 @@ def counted(monkeypatch: pytest.MonkeyPatch, times: int, call: Callable[[], obje
 
 def made(**options: Any) -> Comparison:
     return compare(word_model(), TEXT, **(QUICK | options))
+
+
+EVEN_PARTS: dict[str, Any] = {
+    "effective_tokens": 4.0, "active": 9.0, "zeros": 0.5, "separability": 0.5, "separable": 0.5,
+    "distance_per_token": 1.0,
+}  # fmt: skip
+
+
+def from_records(*records: dict[str, Any], windows: int = 8, **options: Any) -> Comparison:
+    """A comparison of these records, the baseline's first, then topk:k=1, ...; what a record lacks is even."""
+    names = [BASELINE, *(f"topk:k={place}" for place in range(1, len(records)))]
+
+    def numbers(part: str) -> dict[str, Any] | None:
+        place, _, what = part.removeprefix("parts/").partition("-")
+        if place == "speed":
+            return {key: {name: record.get(key, 1.0) for name, record in zip(names, records, strict=True)}
+                    for key in ("seconds", "megabytes")}  # fmt: skip
+        if not place.isdecimal():
+            return None
+        record = records[int(place)]
+        if record.get(what) is MEASURED:
+            return None
+        loss = record.get("loss", [4.0] * windows)
+        known = {
+            "windows": {name: [value] * windows for name, value in EVEN_PARTS.items()} | {"loss": loss},
+            "capacity": {"full": loss, "points": {"1": loss}, "untouched": 40} | part_of(record, "capacity"),
+            "sensitivity": {"alternative": [], "baseline": [], "temperature": None, "matched": 0, "heads": 4,
+                            "jumps": False} | part_of(record, "sensitivity"),
+            "needle": {"margins": record.get("margins", [1.0] * 20)},
+        }  # fmt: skip
+        return dict(known[what])
+
+    asked = QUICK | {"normalizers": names[1:], "windows": windows, "resamples": 400} | options
+    with planted_parts.planted(numbers):
+        return compare(word_model(), TEXT, **asked)
+
+
+MEASURED = object()  # in place of a part
+
+
+def part_of(record: dict[str, Any], what: str) -> dict[str, Any]:
+    given = record.get(what)
+    return given if isinstance(given, dict) else {}
 
 
 def row(comparison: Comparison, name: str) -> dict[str, Any]:

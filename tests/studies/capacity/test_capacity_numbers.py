@@ -94,18 +94,18 @@ def test_the_first_that_holds_stands_beside_the_least() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rises", "tried", "needed"),
+    ("rises", "tried", "needed", "monotone"),
     [
-        ([0.5, 0.3, 0.005, 0.2, 0.002, 0.001], {4, 5, 6}, 5),  # a hole above the crossing moves it
-        ([0.5, 0.005, 0.3, 0.3, 0.001], {2, 4, 5}, 5),
-        ([math.nan, 0.0], {1, 2}, 2),  # what is no number does not hold
+        ([0.5, 0.3, 0.005, 0.2, 0.002, 0.001], {4, 5, 6}, 5, True),  # a hole above the crossing moves it
+        ([0.5, 0.005, 0.3, 0.3, 0.001], {2, 4, 5}, 5, False),
+        ([0.5, 0.5, 0.005, math.nan, 0.001], {4, 5}, 5, True),  # what is no number does not hold
     ],
 )
-def test_a_hole_above_the_crossing_moves_it(rises: list[float], tried: set[int], needed: int) -> None:
+def test_a_hole_above_the_crossing_moves_it(rises: list[float], tried: set[int], needed: int, monotone: bool) -> None:
     result = planted(at_sizes(dict(enumerate(rises, 1))), lengths=[16], windows=1, tau=0.01)
     assert tried <= set(result.curve["n"])
     assert result.table["capacity"].to_list() == [needed]
-    assert result.table["monotone"].to_list() == [rises[1] != 0.005]
+    assert result.table["monotone"].to_list() == [monotone]
 
 
 def test_a_coarse_search_tries_powers_of_two_only() -> None:
@@ -136,18 +136,20 @@ SLOPES = [0.1, 0.35, 0.8, 0.05, 0.6]  # of unequal windows
 EXPANDED: dict[str, Any] = {"windows": 5, "layer_windows": 5, "resamples": 400, "level": 0.9}
 
 
-def drawn_rises(sizes: list[int], length: int, slopes: list[float]) -> np.ndarray:
+def drawn_rises(sizes: list[int], length: int, slopes: list[float], resamples: int = 400) -> np.ndarray:
     """(resample, N): relative rises of windows drawn in pairs, by loops; 0 with all keys."""
     count = len(slopes)
-    drawn = torch.randint(count, (400, count), generator=torch.Generator().manual_seed(length)).tolist()
+    drawn = torch.randint(count, (resamples, count), generator=torch.Generator().manual_seed(length)).tolist()
     means = [sum((i + 1) * slopes[i] for i in some) / sum(i + 1 for i in some) for some in drawn]
     return np.array(means)[:, None] * [1 / n if n < length else 0.0 for n in sizes]
 
 
-def drawn_crossings(curve: pl.DataFrame, slopes: list[float], allowed: float) -> np.ndarray:
+def drawn_crossings(
+    curve: pl.DataFrame, slopes: list[float], allowed: float, resamples: int = 400
+) -> np.ndarray:  # fmt: skip
     """By straight lines over ln N between the sizes that were tried."""
     length, sizes = curve["length"][0], [*curve["n"], curve["length"][0]]
-    rises = drawn_rises(sizes, length, slopes)
+    rises = drawn_rises(sizes, length, slopes, resamples)
     return np.array([math.exp(np.interp(-allowed, -one, np.log(sizes))) for one in rises])
 
 
@@ -172,6 +174,19 @@ def test_the_interval_of_the_model_is_that_of_resampled_pairs(unequal: Any) -> N
         low, high = expanded(np.ceil(drawn_crossings(curve, SLOPES, 0.05) - 1e-9))
         assert (row["low"], row["high"]) == (math.floor(low), math.ceil(high))
         assert row["low"] < row["capacity"] < row["high"]
+
+
+def test_ends_between_whole_numbers_are_rounded_outwards() -> None:
+    """Of few resamples, quantiles lie between them."""
+    lengths, broken = [24, 40, 64, 96, 128], 0
+    result = planted(falling(SLOPES), lengths=lengths, **(EXPANDED | {"resamples": 6}))
+    for row in result.table.iter_rows(named=True):
+        curve = result.curve.filter(length=row["length"])
+        whole = torch.from_numpy(np.ceil(drawn_crossings(curve, SLOPES, 0.05, 6) - 1e-9))[:, None]
+        low, high = (float(end) for end in interval_ends(whole, 0.9, 5))
+        assert (row["low"], row["high"]) == (math.floor(low + 1e-9), math.ceil(high - 1e-9))
+        broken += (low % 1 > 0.01) + (high % 1 > 0.01)
+    assert broken > 4
 
 
 def test_intervals_of_layers_rises_and_growth_are_expanded(unequal: Any) -> None:

@@ -11,7 +11,6 @@ import pytest
 import tiny_models
 import tiny_runs
 from compare_runs import QUICK, counted, made, row, word_model
-from inside import compare_rules
 from needle_models import TEXT
 from rich.console import Console
 
@@ -19,6 +18,7 @@ import abbe
 from abbe.models import swap, wrap
 from abbe.models import windows as cut_windows
 from abbe.runs.loss import window_losses
+from abbe.runs.measuring import Job
 from abbe.runs.watch import Stages, Watch
 from abbe.studies import Comparison, compare
 from abbe.words.names import BASELINE
@@ -129,8 +129,9 @@ def test_lengths_of_needles(context: int, length: int, lengths: list[int], tmp_p
 
 
 def test_a_comparison_with_prompts_of_another_form_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    describe = Job.describe
     with monkeypatch.context() as before:
-        before.setattr(compare_rules, "DECOYS", 0)
+        before.setattr(Job, "describe", lambda job, settings: describe(job, settings | {"needle_decoys": 0}))
         made(folder=tmp_path)
     with pytest.raises(abbe.AbbeError, match=r"holds another run \(different: needle_decoys\)"):
         made(folder=tmp_path)

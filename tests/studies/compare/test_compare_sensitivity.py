@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import tiny_runs
 import torch
-from compare_runs import SETTINGS, made, row, word_model
+from compare_runs import made, row, word_model
 from inside import swapped
 from needle_models import TEXT
 
@@ -17,7 +17,10 @@ import abbe
 from abbe.models import swap
 from abbe.models import windows as cut_windows
 from abbe.normalizers import normalizer
+from abbe.runs.inputs import window_settings
 from abbe.runs.loss import window_losses
+
+READING = window_settings(40, 3, 6, 0, 0.95, 400)
 
 # -- Selectivity ------------------------------------------------------------------------------------------------------
 
@@ -133,9 +136,9 @@ def test_a_head_that_is_as_selective_already_stays() -> None:
 def test_baseline_logits_are_of_eight_queries_of_eight_windows_from_all_over_the_text() -> None:
     model = word_model()
     cut = cut_windows(TEXT, [16], 15, 0, tokenizer=model.tokenizer)
-    logits = swapped.baseline_logits(model, cut, SETTINGS.reading())
+    logits = swapped.baseline_logits(model, cut, READING)
     assert [part.shape for part in logits.values()] == [(4, 8, 8, 16)] * 2
-    every_other = swapped.baseline_logits(model, cut[::2], SETTINGS.reading())
+    every_other = swapped.baseline_logits(model, cut[::2], READING)
     for path, part in logits.items():
         assert torch.equal(part, every_other[path])
 
@@ -152,7 +155,7 @@ def at_equal(logits: dict[str, torch.Tensor], **groups: list[tuple[tuple[int, ..
         for path, of_layer in groups.items()
     }
     window: Any = SimpleNamespace(length=30, index=0)
-    return dict(swapped.at_equal_selectivity(logits, named, SETTINGS.reading(), window))
+    return dict(swapped.at_equal_selectivity(logits, named, READING, window))
 
 
 def test_heads_that_were_not_swapped_are_no_part_of_it() -> None:
@@ -220,9 +223,7 @@ def test_every_head_is_spread_by_its_own_value() -> None:
 
 def test_baseline_logits_hold_the_sink_as_their_first_key() -> None:
     model = tiny_runs.model("gpt-oss")
-    logits = swapped.baseline_logits(
-        model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), SETTINGS.reading()
-    )
+    logits = swapped.baseline_logits(model, cut_windows(TEXT, [16], 2, 0, tokenizer=model.tokenizer), READING)
     sinks = [layer.self_attn.sinks.detach() for layer in model.network.model.layers]
     for part, sink in zip(logits.values(), sinks, strict=True):
         assert part.shape == (4, 2, 8, 17)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, replace
+import random
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -12,19 +13,15 @@ import pytest
 import scipy.stats
 import small_tokenizers
 import torch
-from compare_runs import SETTINGS
-from inside import compare_rules
+from compare_runs import from_records
 from inside import prompts as source
 from needle_models import TEXT, WORDS, Copier, Guesser, Spotter, model, word_tokenizer
 
 from abbe import Text
-from abbe.results import Estimate
 
 LENGTHS = (64, 129, 300)
 CANDIDATES, DECOYS, DEPTHS, KINDS = source.CANDIDATES, source.DECOYS, source.DEPTHS, source.KINDS
-paired_gain, share_right = compare_rules.paired_gain, compare_rules.share_right
 Prompt = Any
-FEW = replace(SETTINGS, resamples=20)
 
 
 def maker(text: Text = TEXT, seed: int = 0) -> Any:
@@ -215,106 +212,75 @@ def test_plain_words_are_whole_and_not_special() -> None:
     assert source.plain_words(small_tokenizers.encoder_tokenizer()) == []
 
 
-@pytest.mark.parametrize(("right", "total"), [(0, 20), (20, 20), (7, 20), (1, 3)])
-def test_wilson_solves_the_score_test(right: int, total: int) -> None:
-    """Its ends p satisfy |share - p| = z sqrt(p (1 - p) / n)."""
-    z, share = 1.959963984540054, right / total
-    measured = share_right(right, total, 0.95)
-    assert measured.value == share
-    for end in (measured.low, measured.high):
-        assert abs(share - end) == pytest.approx(z * math.sqrt(end * (1 - end) / total), abs=1e-9)
-    assert share_right(right, total, 0.5).low >= measured.low
-
-
-def test_the_numbers_of_a_cell() -> None:
-    made = [replace(prompt, kind="needle", depth=0.5) for prompt in maker().make((31,), 1)[:4]]
-    table = compare_rules.needle_table(made, {"baseline": [1.0, -2.0, 4.0, math.nan]}, FEW)
-    assert table["accuracy"].to_list() == [0.5] * 5  # an answer without a margin is wrong
-    whole = compare_rules.needle_table(made, {"baseline": [1.0, -2.0, 4.0, 0.0]}, FEW).row(0, named=True)
-    assert (whole["prompts"], whole["accuracy"], whole["margin"]) == (4, 0.5, 0.75)
-    assert -2 <= whole["margin_low"] < 0.75 < whole["margin_high"] <= 4
-    assert compare_rules.needle_table(made[:1], {"baseline": [1.0]}, FEW)["margin_low"][0] is None
-
-
-def test_the_table_counts_every_prompt_once_in_each_view(prompts: list[Prompt]) -> None:
-    right = [1.0 if prompt.depth == 0 else -1.0 for prompt in prompts]
-    table = compare_rules.needle_table(prompts, {"baseline": right, "other": [1.0] * len(prompts)}, FEW)
-    own = table.filter(pl.col("normalizer") == "baseline")
-    whole = own.filter(pl.col("kind").is_null()).row(0, named=True)
-    assert (whole["prompts"], whole["accuracy"]) == (len(prompts), 0.2)
-    assert whole["chance"] == pytest.approx(sum(prompt.chance for prompt in prompts) / len(prompts))
-    of_cells = own.filter(pl.col("length").is_not_null() & pl.col("depth").is_not_null())
-    assert of_cells["prompts"].sum() == len(prompts)
-    by_depth = own.filter((pl.col("kind") == "needle") & pl.col("length").is_null() & pl.col("depth").is_not_null())
-    assert dict(by_depth.select("depth", "accuracy").iter_rows()) == {d: float(d == 0) for d in DEPTHS}
-    assert table.filter(pl.col("normalizer") == "other")["accuracy"].unique().to_list() == [1.0]
-    assert compare_rules.needle_table([], {"baseline": []}, FEW).is_empty()
-
-
-def test_gains_are_over_the_baseline_on_the_prompts_of_the_cell(prompts: list[Prompt]) -> None:
-    """The other is right where own is, but at depth 0 never, and at depth 1 always."""
-    own = [1.0 if place % 3 else -1.0 for place in range(len(prompts))]
-    depths = [prompt.depth for prompt in prompts]
-    other = [{0.0: -1.0, 1.0: 1.0}.get(depth, before) for depth, before in zip(depths, own, strict=True)]
-    table = compare_rules.needle_table(prompts, {"other": other, "baseline": own}, FEW)
-    assert table.filter(pl.col("normalizer") == "baseline").select("gain", "gain_low", "gain_high").null_count().row(
-        0
-    ) == ((table.height // 2,) * 3)
-    by_depth = table.filter(
-        (pl.col("normalizer") == "other") & (pl.col("kind") == "needle") & pl.col("length").is_null()
-        & pl.col("depth").is_not_null()
-    )  # fmt: skip
-    gains = {depth: tuple(ends) for depth, *ends in by_depth.select("depth", "gain", "gain_low", "gain_high").rows()}
-    assert gains[0.5] == (0.0, None, None)
-    count = len(LENGTHS) * 3  # prompts of a depth
-    for depth, changed, sign in ((0.0, count * 2 // 3, -1), (1.0, count // 3, 1)):
-        narrow = (2 * 0.025 ** (1 / changed) - 1) * changed / count
-        expected = sorted((sign * narrow, sign * changed / count))
-        assert gains[depth] == pytest.approx((sign * changed / count, *expected))
-
-
 @pytest.mark.parametrize(("length", "pairs"), [(6, 0), (7, 2), (9, 2), (10, 3)])
 def test_a_key_value_prompt_has_two_pairs_or_more(length: int, pairs: int) -> None:
     all_prompts = of_kind(maker().make((length,), 1), "key-value")
     assert {len(prompt.candidates) for prompt in all_prompts} == ({pairs} if pairs else set())
 
 
-# -- Gains on the same prompts: exact intervals, and the test of McNemar ----------------------------------------------
+# -- The table, of planted answers: Wilson's intervals, exact ones of gains, and the test of McNemar -------------------
 
-LEVELS = (0.8, 0.9, 0.95, 0.99)
-
-
-def answers(gained: int, lost: int, both: int = 3, neither: int = 4) -> tuple[list[bool], list[bool]]:
-    """Of own and of another, in pairs."""
-    own = [False] * gained + [True] * lost + [True] * both + [False] * neither
-    return own, [True] * gained + [False] * lost + [True] * both + [False] * neither
+PROMPTS = [(kind, length, depth) for kind in KINDS for length in (31, 40) for depth in DEPTHS for _ in range(3)]
+BASELINE = [1.0 if place % 3 else -2.0 for place in range(len(PROMPTS))]
 
 
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("level", LEVELS)
-def test_zero_is_left_out_exactly_where_mcnemar_rejects(level: float) -> None:
-    sides = set()
-    for gained in range(15):
-        for lost in range(15):
-            if not gained + lost:
-                continue
-            gain, low, high = astuple(paired_gain(*answers(gained, lost), level))
-            assert low is not None
-            assert high is not None
-            assert low <= gain <= high
-            left_out = 1 if low > 0 else -1 if high < 0 else 0
-            rejected = scipy.stats.binomtest(gained, gained + lost, 0.5).pvalue < 1 - level
-            assert abs(left_out) == rejected
-            if rejected:
-                assert (left_out > 0) == (gained > lost)
-            sides.add(left_out)
+def tabled(*margins: Sequence[float | None], **options: Any) -> pl.DataFrame:
+    return from_records(*({"margins": list(each)} for each in margins), windows=1, prompts=3, **options).needle
+
+
+def of_cell(row: Mapping[str, Any], margins: Sequence[float | None]) -> list[float | None]:
+    """The margins of the prompts of a row."""
+    wanted = row["kind"], row["length"], row["depth"]
+    return [
+        margin
+        for prompt, margin in zip(PROMPTS, margins, strict=True)
+        if all(own in (None, value) for own, value in zip(wanted, prompt, strict=True))
+    ]
+
+
+@pytest.mark.parametrize("level", [0.8, 0.95])
+def test_every_cell_counts_its_prompts_and_zero_is_left_out_where_mcnemar_rejects(level: float) -> None:
+    """Alternatives gain and lose at random, some of them mostly one of the two."""
+    chance = random.Random(0)
+    others = [
+        [(1.0 if chance.random() < share else -1.0) * chance.random() for _ in PROMPTS]
+        for share in (0.0, 0.1, 0.4, 0.6, 0.7, 0.8, 0.95, 1.0)
+    ]
+    answers = dict(zip(["baseline", *(f"topk:k={k}" for k in range(1, 9))], [BASELINE, *others], strict=True))
+    table = tabled(*answers.values(), level=level)
+    assert table.height == len(answers) * (1 + 2 * (1 + 2 + 5 + 2 * 5))
+    sides, z = set(), scipy.stats.norm.isf((1 - level) / 2)
+    for row in table.iter_rows(named=True):
+        own, mine = (of_cell(row, answers[name]) for name in ("baseline", row["normalizer"]))
+        count, right = len(mine), sum(margin > 0 for margin in mine)
+        assert (row["prompts"], row["accuracy"]) == (count, pytest.approx(right / count))
+        assert row["margin"] == pytest.approx(sum(mine) / count)
+        assert min(mine) - 1e-9 <= row["margin_low"] <= row["margin_high"] <= max(mine) + 1e-9
+        for end in (row["accuracy_low"], row["accuracy_high"]):  # the score test: |share - p| = z sqrt(p (1 - p) / n)
+            assert abs(right / count - end) == pytest.approx(z * math.sqrt(end * (1 - end) / count), abs=1e-9)
+        if row["normalizer"] == "baseline":
+            assert row["gain"] is row["gain_low"] is row["gain_high"] is None
+            continue
+        gained = sum(a <= 0 < b for a, b in zip(own, mine, strict=True))
+        lost = sum(b <= 0 < a for a, b in zip(own, mine, strict=True))
+        assert row["gain"] == pytest.approx((gained - lost) / count)
+        if not gained + lost:
+            assert row["gain_low"] is row["gain_high"] is None
+            continue
+        theta = scipy.stats.binomtest(gained, gained + lost).proportion_ci(level, "exact")
+        exact = [(2 * end - 1) * (gained + lost) / count for end in (theta.low, theta.high)]
+        assert [row["gain_low"], row["gain_high"]] == pytest.approx(exact)
+        left_out = (row["gain_low"] > 0) - (row["gain_high"] < 0)
+        rejected = scipy.stats.binomtest(gained, gained + lost, 0.5).pvalue < 1 - level
+        assert left_out == rejected * (1 if gained > lost else -1)
+        sides.add(left_out)
     assert sides == {-1, 0, 1}
 
 
-def test_a_gain_by_hand() -> None:
-    """Three of eight changed answers are gains, among 15 prompts; without a changed answer there is no interval."""
-    gain, low, high = astuple(paired_gain(*answers(3, 5)))
-    assert gain == pytest.approx(-2 / 15)
-    theta = scipy.stats.binomtest(3, 8).proportion_ci(0.95, "exact")
-    assert (low, high) == pytest.approx(((2 * theta.low - 1) * 8 / 15, (2 * theta.high - 1) * 8 / 15))
-    assert paired_gain(*answers(0, 0)) == Estimate(0.0)
+def test_an_answer_without_a_margin_is_wrong_and_chance_is_the_mean() -> None:
+    table = tabled([None, *BASELINE[1:]], [1.0] * len(PROMPTS))
+    whole = table.row(0, named=True)
+    assert whole["accuracy"] == pytest.approx(40 / 60)
+    assert whole["margin"] is None
+    kinds = {kind: table.filter(kind=kind, normalizer="baseline", length=31)["chance"][0] for kind in KINDS}
+    assert kinds == pytest.approx({"key-value": 1 / 10, "needle": 1 / CANDIDATES})

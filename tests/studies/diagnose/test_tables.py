@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import tiny_runs
 import torch
-from inside import expanded_tail
+from row_cases import expanded_tail
 from tiny_runs import pick, run
 
 from abbe.measures import bootstrap_interval, critical_n, resampled_means
