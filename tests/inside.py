@@ -11,18 +11,23 @@ from typing import Any
 
 # Modules, of which a test replaces a part for a while.
 MODULES = {
+    # Kernels: how a call is cut into blocks, how much it keeps, which path and how many threads it takes.
     "attention_attend": "abbe._attention.attend",
     "attention_blocks": "abbe._attention.engine",
     "sparse_op": "abbe._attention.sparse",
     "sparse_call": "abbe._attention.sparse_passes",
-    "declared": "abbe._declared",
     "kernels_switch": "abbe._kernels.calls",
     "kernels_threads": "abbe._kernels.calls",
-    "float64_module": "abbe._tensors",
-    "measures_rows": "abbe.measures._rows",
-    "normalizers_step": "abbe.normalizers._for_attention",
-    "normalizers_registry": "abbe.normalizers._registry",
     "normalizers_row_map": "abbe.normalizers._row_map",
+    "normalizers_step": "abbe.normalizers._for_attention",
+    "measures_rows": "abbe.measures._rows",
+    # What kernel tests replace: whether a device has float64, and the list of normalizers.
+    "float64_module": "abbe._tensors",
+    "normalizers_registry": "abbe.normalizers._registry",
+    # The list of studies: a test that adds one takes it out again.
+    "declared": "abbe._declared",
+    # Studies whose rules are not yet tested through them: rates of a machine, tests of changed heads, the search of lift,
+    # the fit of a head, prompts, and matched temperatures.
     "cost_study": "abbe.studies._cost",
     "differences": "abbe.studies._diff.differences",
     "lift_rules": "abbe.studies._lift.rules",
@@ -31,27 +36,25 @@ MODULES = {
     "engine_fitting": "abbe.studies._shared.fitting",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",
-    "truncation": "abbe.studies._shared.truncation",
 }
 
-# Names by module; "a=b" is b, under a name that tells it from another b.
+# Names by module.
 NAMES = {
+    # Kernels: limits of a call, and the paths that must agree.
     "abbe._attention.attend": "Options _blockwise _sparse",
     "abbe._attention.engine": "BlockSize",
-    "abbe._import_hooks": "when_imported",
     "abbe._kernels.compiled": "SUMS WideCompiler",
     "abbe._kernels.sums": "vector_lanes",
     "abbe.measures._geometry": "fused_geometry reference_geometry row_geometry",
     "abbe.measures._sensitivity": "directions largest_eigenvalue rank_one_norms",
+    # Type checks of all tests begin when a module is imported.
+    "abbe._import_hooks": "when_imported",
+    # Studies, as above: a normalizer with values per head, and tokens as a person reads them.
     "abbe.models._plan": "for_heads",
     "abbe.studies._report.sample": "token_texts",
 }
 
-PLACES = {
-    alias: (module, name or alias)
-    for module, listed in NAMES.items()
-    for alias, _, name in (entry.partition("=") for entry in listed.split())
-}
+PLACES = {name: module for module, listed in NAMES.items() for name in listed.split()}
 
 
 def __getattr__(name: str) -> Any:
@@ -59,5 +62,4 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(MODULES[name])
     if name not in PLACES:
         raise AttributeError(f"no door to {name!r}: import it from where it is public, or add it to tests/inside.py")
-    module, inner = PLACES[name]
-    return getattr(importlib.import_module(module), inner)
+    return getattr(importlib.import_module(PLACES[name]), name)

@@ -26,6 +26,7 @@ from capacity_runs import (
         ([1, 2, 3, 4, 5, 6], UP, 1, 2 / 720),
         ([1, 2, 3, 4, 5, 6], DOWN, -1, 2 / 720),
         ([1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], 1, 2 / 24),
+        ([*range(1, 13)], [0.01 * place for place in range(12)], 1, 1 / 10_001),  # of random orders
         ([1, 2], [0.1, 0.2], None, None),
         ([1, 1, 1], [0.1, 0.2, 0.3], None, None),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,13 +10,14 @@ from typing import Any
 
 import pytest
 from compare_runs import QUICK, made, row, word_model
-from inside import truncation
 from needle_models import TEXT
 
 import abbe
 from abbe import studies
 from abbe.models import LoadedModel, swap
-from abbe.normalizers import normalizer
+from abbe.models import windows as cut_windows
+from abbe.normalizers import Truncated, normalizer
+from abbe.runs.loss import window_losses
 from abbe.studies import compare
 from abbe.words.names import BASELINE
 
@@ -53,11 +55,16 @@ def test_a_mapping_a_line_and_a_file_are_the_same(tmp_path: Path) -> None:
     assert whole < part < own
 
 
-def test_heads_that_no_pattern_names_keep_their_softmax() -> None:
-    """Also where only the largest weights are kept: all of them are softmax with the others left out."""
-    rules = list(truncation.truncated_rules(word_model(), "layers.1=sparsemax", 3).values())
-    assert str(rules[0]) == "topk:k=3"
-    assert (str(rules[1].inner), rules[1].keep) == ("sparsemax", 3)
+def test_heads_that_no_pattern_names_keep_their_softmax(tmp_path: Path) -> None:
+    """Also where only the largest weights are kept: of softmax, all but those are left out."""
+    made(normalizers="layers.1=sparsemax", folder=tmp_path)
+    model, points = word_model(), json.loads((tmp_path / "parts" / "1-capacity.json").read_text())["points"]
+    cut = cut_windows(TEXT, [40], 3, 0, tokenizer=model.tokenizer)
+    assert len(points) > 2
+    for keep, losses in points.items():
+        rules = {"layers.0": f"topk:k={keep}", "layers.1": Truncated(normalizer("sparsemax"), int(keep))}
+        with swap(model, rules):
+            assert losses == pytest.approx(window_losses(model, cut).tolist(), rel=1e-6)
 
 
 def test_another_file_of_the_same_name_is_another_comparison(tmp_path: Path) -> None:

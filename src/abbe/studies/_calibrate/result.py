@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import polars as pl
@@ -50,11 +49,11 @@ class StageLoss:
 
 def _stage_losses(losses: Mapping[str, Sequence[float]], settings: Mapping[str, Any]) -> tuple[StageLoss, ...]:
     """Stages in the order in which they were measured, the baseline first."""
-    asked = SimpleNamespace(**settings)
+    asked = {key: settings[key] for key in ("level", "resamples", "seed")}
     values = [torch.tensor(of_windows, dtype=torch.float64) for of_windows in losses.values()]
     changes = [(now - values[0], before - now) for before, now in pairwise(values)]
     stages = zip(losses, values, [(), *changes], strict=False)  # none without a loss
-    return tuple(StageLoss(stage, *(mean_estimate(x, asked) for x in (loss, *more))) for stage, loss, more in stages)
+    return tuple(StageLoss(stage, *(mean_estimate(x, **asked) for x in (loss, *more))) for stage, loss, more in stages)
 
 
 def pooled(error: str) -> pl.Expr:
@@ -137,10 +136,11 @@ class Calibration(Result, study="calibrate", json_file="calibration.json", drawn
             more: normalizers and file.
         """
         stages, held_out = _stage_losses(losses, manifest["settings"]), len(manifest["held_out"])
-        fitted = parameters if fitted is None else fitted
-        said = _findings(stages, table, fitted, held_out, manifest["settings"]["level"])
-        facts: dict[str, Any] = {"table": table, "parameters": parameters, "manifest": manifest} | more
-        return cls(spec=spec, losses=stages, findings=said, **facts)
+        first = parameters if fitted is None else fitted
+        said = _findings(stages, table, first, held_out, manifest["settings"]["level"])
+        return cls(
+            spec=spec, losses=stages, table=table, parameters=parameters, findings=said, manifest=manifest, **more
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         losses = "".join(f", loss {stage.loss.value:.3f} {stage.stage}" for stage in self.losses)

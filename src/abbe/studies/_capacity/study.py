@@ -182,10 +182,8 @@ class _Work:
         measured = list(enumerate(run.manifest["layers"]))  # a module that is called several times is several layers
         numbers = [{number for number, name in measured if name == path} for path in self.layers]
         tables = rules.tables(curves, rules.with_separability(rows, run, numbers), len(self.layers), self.settings)
-        facts = {key: run.manifest[key] for key in ("windows", "skipped")} | {
-            "layers": self.layers,
-            "sinks": self.sinks,
-        }
+        facts = {key: run.manifest[key] for key in ("windows", "skipped")}
+        facts |= {"layers": self.layers, "sinks": self.sinks}
         manifest = self.job.manifest(facts, again=run.manifest["measured_again"])
         return Capacity(**tables, findings=rules.findings(tables, self.settings), manifest=manifest)
 

@@ -397,9 +397,8 @@ def _take(row: _Row, judged: _Row) -> _Answer:
     reasons = [words for name, words in _REASONS.items() if judged[name]]
     listed = " and ".join(filter(None, [", ".join(reasons[:-1]), reasons[-1]]))
     change = with_interval(row["loss_rise"], row["loss_rise_low"], row["loss_rise_high"], _rise)
-    return f"{row['normalizer']} helps this model: it {listed}, and its loss changes by {change}.", _numbers(
-        row, *_TOLD
-    )
+    words = f"{row['normalizer']} helps this model: it {listed}, and its loss changes by {change}."
+    return words, _numbers(row, *_TOLD)
 
 
 def _sparser(row: _Row, baseline: _Row) -> _Answer:

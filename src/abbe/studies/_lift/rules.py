@@ -249,7 +249,8 @@ def changes_over(judged: Judged, name: str, other: str, settings: LiftSettings) 
         ("zeros_gain", judged.zeros[other], judged.zeros[name]),
         ("loss_gain", losses[name], losses[other]),
     ):
-        changes[column] = mean_estimate(window_numbers(higher) - window_numbers(lower), settings)
+        change, s = window_numbers(higher) - window_numbers(lower), settings
+        changes[column] = mean_estimate(change, s.level, s.resamples, s.seed)
     right = {kind: judged.of_kind(kind) for kind in dict.fromkeys(judged.kinds)}
     for kind, of in (right | {"needle": judged.needles, "key": judged.keys}).items():
         changes[f"{kind}_gain"] = (

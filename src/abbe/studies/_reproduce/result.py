@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import polars as pl
 from rich.console import RenderableType
@@ -69,9 +69,7 @@ class Reproduction(Result, study="reproduce", json_file="reproduction.json"):
     seconds: Mapping[str, float]
 
     @classmethod
-    def of(
-        cls, figures: Mapping[str, Figure], manifest: Mapping[str, Any], seconds: Mapping[str, float]
-    ) -> Reproduction:  # fmt: skip
+    def of(cls, figures: Mapping[str, Figure], manifest: Mapping[str, Any], seconds: Mapping[str, float]) -> Self:
         """The statements judged on these figures; nothing is measured here.
 
         Args:

@@ -4,26 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from ...measures import interval_ends, resampled_means
 from ...results import Estimate
-
-
-class Resampling(Protocol):
-    """What settings say about intervals."""
-
-    @property
-    def level(self) -> float: ...
-
-    @property
-    def resamples(self) -> int: ...
-
-    @property
-    def seed(self) -> int: ...
 
 
 def with_nan(values: Sequence[float | None]) -> list[float]:
@@ -49,10 +35,9 @@ def resampled_estimate(value: Tensor, resampled: Tensor, windows: int, level: fl
     return Estimate(float(value), float(low), float(high))
 
 
-def mean_estimate(values: Tensor, settings: Resampling) -> Estimate:
+def mean_estimate(values: Tensor, level: float, resamples: int, seed: int) -> Estimate:
     """The mean over all windows: NaN if one of them is."""
-    drawn = resampled_means(values, settings.resamples, settings.seed)
-    return resampled_estimate(values.mean(), drawn, len(values), settings.level)
+    return resampled_estimate(values.mean(), resampled_means(values, resamples, seed), len(values), level)
 
 
 def paired_gain(baseline: Sequence[bool], other: Sequence[bool], level: float = 0.95) -> Estimate:
