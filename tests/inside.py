@@ -26,8 +26,8 @@ MODULES = {
     "normalizers_registry": "abbe.normalizers._registry",
     # The list of studies: a test that adds one takes it out again.
     "declared": "abbe._declared",
-    # Studies whose rules are not yet tested through them: rates of a machine, tests of changed heads, the search of lift,
-    # the fit of a head, prompts, and matched temperatures.
+    # Studies whose rules are not yet tested through them: rates of a machine, tests of changed heads, the search of
+    # lift, the fit of a head, prompts, and matched temperatures.
     "cost_study": "abbe.studies._cost",
     "differences": "abbe.studies._diff.differences",
     "lift_rules": "abbe.studies._lift.rules",
