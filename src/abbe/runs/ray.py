@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .. import _declared
 from .._arguments import whole
 from .._errors import AbbeError
@@ -76,8 +78,6 @@ class Actor(Executor):
         threading.Thread(target=copy_context().run, args=call, daemon=True).start()
 
     def _run(self, study: str, arguments: Mapping[str, Any], here: str, threads: int) -> None:
-        import torch
-
         torch.set_num_threads(threads)
         try:
             function = _declared.studies()[study].load(study)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
@@ -424,8 +425,7 @@ def _fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float], known: S
 
     Minimises relative errors: a long window must not drown the short ones.
     """
-    import numpy as np
-    from scipy.optimize import nnls
+    from scipy.optimize import nnls  # slow to import
 
     times = np.asarray(seconds)
     matrix = np.asarray(terms, dtype=float) / times[:, None]

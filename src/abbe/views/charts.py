@@ -508,7 +508,7 @@ def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
 
 
 def as_svg(chart: Mapping[str, Any]) -> str:
-    import vl_convert
+    import vl_convert  # as above
 
     return vl_convert.vegalite_to_svg(for_xml(chart), vl_version=vega_lite_version())
 

@@ -84,7 +84,7 @@ def vega() -> str:
 @cache
 def vega_lite_version() -> str | None:
     """The version that altair writes for; None (the newest) if it is not available."""
-    import vl_convert
+    import vl_convert  # as above
 
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     return version if version in vl_convert.get_vegalite_versions() else None

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import measures, models
+from ... import measures, models, studies
 from ..._arguments import between, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...measures import Reading, Rows, State
@@ -275,9 +275,7 @@ class _Comparing:
 
         A calibration is a part, with the run of `abbe calibrate` in its own folder.
         """
-        from ... import studies  # the public functions: studies do not import each other
-
-        public: Any = studies
+        public: Any = studies  # their public functions: no study imports another
         calibrations: dict[str, Any] = {}
         folders = {part: folder / "calibrated" / str(number) for part, number in self.fitted.items()}
 

@@ -90,7 +90,7 @@ def _paired_p(differences: Tensor) -> Tensor:
 
     Equal differences have no spread, so t would be infinite even for two windows: the sign test gives 2^(1 - windows).
     """
-    from scipy.stats import t
+    from scipy.stats import t  # slow to import
 
     there = (~differences.isnan()).sum(0)
     mean = differences.nanmean(0)
