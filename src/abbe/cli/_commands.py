@@ -48,7 +48,7 @@ def export(
     Commands:
         abbe export smollm2 --plan 'layers.0-9=softmax:temperature=0.8' --out sharper
         abbe export smollm2 --plan part/tuned.safetensors --text book.txt --out lifted
-        abbe export smollm2 --plan softmax:temperature=0.9 --out sharper --gguf sharper.gguf
+        abbe export smollm2 --plan softmax:temperature=0.9 --out new --gguf new.gguf
     """
     if gguf is not None and gguf.suffix != ".gguf":
         raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file made by llama.cpp from the exported folder")
@@ -247,8 +247,8 @@ def cost(*, shape: str | None = None, as_json: bool = False, quiet: bool = False
     Commands:
         abbe cost
         abbe cost ./my-model --lengths 128,1024 --study report
-        abbe cost --shape layers=80,heads=64,kv_heads=8,width=8192,mlp=28672,vocabulary=128256 --lengths 131072
-            --dtype bfloat16 --flops 400e12 --bandwidth 3e12 --devices 8
+        abbe cost ./my-model --flops 400e12 --bandwidth 3e12 --devices 8
+        abbe cost --shape layers=32,heads=32,width=4096,mlp=11008,vocabulary=32000
     """
     if shape is not None:
         settings["model"] = _sizes(shape)

@@ -154,8 +154,8 @@ def train_temperature(
 
     Commands:
         abbe train temperature --quick
-        abbe train temperature --temperatures 1,0.3,0.1,learned --optimizer adamw --seeds 8 --open
-        abbe train temperature --task mqar --with softmax --with entmax:alpha=1.5 --no-qk-norm --figures figures
+        abbe train temperature --temperatures 1,0.3,0.1,learned --seeds 8 --open
+        abbe train temperature --task mqar --with entmax:alpha=1.5 --no-qk-norm
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "qk_norm": False, "workers": 1, "progress": False}
@@ -211,7 +211,7 @@ def train_length(
 
     Commands:
         abbe train length --quick
-        abbe train length --with softmax --with ssmax --rates 0.001,0.003,0.01 --seeds 5 --open
+        abbe train length --with softmax --with ssmax --rates 0.001,0.01 --seeds 5
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
@@ -263,7 +263,7 @@ def train_recall(
 
     Commands:
         abbe train recall --quick
-        abbe train recall --task mqar --with softmax --with sparsemax --optimizer muon --json
+        abbe train recall --task mqar --with sparsemax --optimizer muon --json
 
     Examples:
         >>> result = abbe.train_recall(normalizers="softmax", rates=0.01, seeds=1, steps=20, workers=1, progress=False)
@@ -311,7 +311,7 @@ def train_text(
 
     Commands:
         abbe train text --quick
-        abbe train text --text book.txt --with softmax --with entmax:alpha=1.5 --steps 1000 --out book
+        abbe train text --text book.txt --with softmax --with entmax:alpha=1.5
 
     Examples:
         >>> text = "It was a dark and stormy night. " * 200

@@ -117,8 +117,8 @@ def plan_memory(
     weights = sum(one.numel() * one.element_size() for one in model.network.parameters())  # shared ones count once
     say(
         f"{model.name}: {megabytes(weights)} of weights ({model.precision}, {model.devices}), "
-        f"about {megabytes(needed)} to measure with"
-        + ("" if free is None else f"; {megabytes(free)} are free on {device}")
+        f"{megabytes(needed)} to measure with"
+        + ("" if free is None else f", {megabytes(free)} free")
     )
     if free is not None and needed > free:
         ways = ["shorter windows (lengths)", "some queries instead of all" if queries is None else "fewer queries"]

@@ -130,10 +130,10 @@ class Stages:
             self._left[stage] -= 1
             self._watch.step(what)
 
-    def end(self, stage: str) -> None:
+    def end(self, stage: str, what: str = "") -> None:
         """The stage is over, or was done by an earlier call."""
         while self._left[stage] > 0:
-            self.step(stage, stage)
+            self.step(stage, what or stage)
 
 
 @contextmanager

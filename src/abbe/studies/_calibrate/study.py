@@ -78,8 +78,8 @@ def calibrate(
 
     Commands:
         abbe calibrate --with entmax:alpha=1.5
-        abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50 --out fitted
-        abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32' --figures figures
+        abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50
+        abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32'
 
     Examples:
         >>> model = abbe.load("embedded")

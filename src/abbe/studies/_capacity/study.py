@@ -83,7 +83,7 @@ def capacity(
 
     Commands:
         abbe capacity
-        abbe capacity smollm2 --text book.txt --tau 0.01 --lengths 256,1024 --no-layers --out smollm2-capacity
+        abbe capacity smollm2 --text book.txt --lengths 256,1024 --no-layers
         abbe capacity ./my-model --way renormalised --figures figures --json
         abbe capacity smollm2 --text book.txt --targets last:128
 

@@ -105,7 +105,7 @@ def compare(
     Commands:
         abbe compare
         abbe compare smollm2 --with entmax:alpha=1.5 --with topk:k=32 --text book.txt
-        abbe compare smollm2 --with 'layers.10-29=softmax:temperature=0.8' --with file:fitted.safetensors
+        abbe compare smollm2 --with sparsemax --with file:fitted.safetensors
         abbe compare ./my-model --with sparsemax --calibrate --figures figures --json
 
     Examples:
@@ -240,7 +240,10 @@ class _Comparing:
             # The number of a contender, since its name may not be a valid file name.
             places = range(len(self.contenders))
             parts = {f"parts/{place}-{what}": (place, what) for place in places for what in self._steps}
-            self.parts.each(parts, lambda part: self._part(*parts[part]), self.stages.end)
+            said = {part: self._said(*named) for part, named in parts.items()}
+            self.parts.each(
+                parts, lambda part: self._part(*parts[part]), lambda part: self.stages.end(part, said[part])
+            )
             records = {one.name: self._records(place, one) for place, one in enumerate(self.contenders)}
             speed = self._speed()
         margins_of = {name: with_nan(record["needle"]["margins"]) for name, record in records.items()}
@@ -287,7 +290,7 @@ class _Comparing:
             )  # fmt: skip
             self.parts.keep_json(part, {})
 
-        self.parts.each(self.fitted, make, self.stages.end)
+        self.parts.each(self.fitted, make, lambda part: self.stages.end(part, "calibration"))
         contenders = [Alternative(BASELINE, None)]
         for number, alternative in enumerate(self.alternatives):
             contenders.append(alternative)
@@ -300,12 +303,15 @@ class _Comparing:
                 self.skipped += [f"{name}: {why}" for why in calibration.manifest["skipped"]]
         return contenders
 
+    def _said(self, place: int, what: str) -> str:
+        return f"{self.contenders[place].name}: {what}"
+
     def _part(self, place: int, what: str) -> dict[str, Any]:
         """A record of an earlier call, or measured now, as it comes back from JSON."""
         make, part, contender = getattr(self, f"_measure_{what}"), f"parts/{place}-{what}", self.contenders[place]
 
         def step(_: object = None) -> None:
-            self.stages.step(part, f"{contender.name}: {what}")
+            self.stages.step(part, self._said(place, what))
 
         return self.parts.get_or_make(part, lambda: finite(make(place, contender, step)))
 

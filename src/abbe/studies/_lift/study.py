@@ -111,8 +111,8 @@ def lift(
     Commands:
         abbe lift
         abbe lift smollm2 --text book.txt --max-loss 0.5% --budget 30m --out lifted
-        abbe lift smollm2 --text book.txt --goal loss --with softmax --with entmax:alpha=1.25
-        abbe lift smollm2 --text book.txt --goal retrieval --lengths 2048,4096,7900 --max-loss 0.2% --budget 3h
+        abbe lift smollm2 --goal loss --with softmax --with entmax:alpha=1.25
+        abbe lift smollm2 --goal retrieval --lengths 2048,4096,7900 --budget 3h
 
     Examples:
         >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}
