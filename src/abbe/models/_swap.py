@@ -265,7 +265,7 @@ def _is_plain_step(call: RawCall) -> bool:
 def _one_query(
     normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """As normalized_attention, in a third of the calls: with one query they cost more than the arithmetic."""
+    """What normalized_attention gives, in a third of the calls: with one query they cost more than the arithmetic."""
     if mask is None and (output := step_attention(normalizer, query, key, value, scale)) is not None:
         return output
     batch, heads, _, width = query.shape

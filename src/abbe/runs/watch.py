@@ -51,7 +51,7 @@ class Watch:
 
 
 class _Bar(Watch):
-    """On a terminal or in a notebook: one bar, gone at the end."""
+    """One bar on a terminal or in a notebook, gone at the end."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -73,7 +73,7 @@ class _Bar(Watch):
 
 
 class _Lines(Watch):
-    """In a pipe, a file or CI: a plain line per minute, from its own thread, since one step may take longer."""
+    """A plain line per minute in a pipe, a file or CI, from its own thread, since one step may take longer."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console)

@@ -178,7 +178,7 @@ def plain_value(value: Any) -> Any:
 
 
 def both_themes(specifications: Mapping[ThemeName, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """From charts by theme to charts by name: both looks, and their shared data once."""
+    """Charts by name from charts by theme: both looks, and their shared data once."""
     charts: dict[str, Any] = {}
     for theme in THEMES:
         for name, specification in specifications[theme].items():

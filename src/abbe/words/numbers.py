@@ -81,7 +81,7 @@ def power_of_n(decay: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """In the two largest units: "48.9 s", "4 min 22 s", "17 h"; empty if it is not known."""
+    """A duration in the two largest units: "48.9 s", "4 min 22 s", "17 h"; empty if it is not known."""
     if seconds is None or not math.isfinite(seconds):
         return ""
     if seconds < 60:
@@ -109,5 +109,5 @@ def data_size(count: float) -> str:
 
 
 def sentence(words: str) -> str:
-    """With a capital letter."""
+    """The words with a capital letter."""
     return words[:1].upper() + words[1:]

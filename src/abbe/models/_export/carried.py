@@ -119,7 +119,7 @@ def _attach(network: nn.Module, path: str) -> None:
 
 
 def _plan_file(name: str | os.PathLike[str], options: dict[str, Any]) -> str:
-    """In the folder, or from the same place on the hub as the weights."""
+    """The plan's file, in the folder or from the same place on the hub as the weights."""
     if Path(name).is_dir():
         return str(Path(name, options.get("subfolder") or "", CARRIED_FILE))
     from transformers.utils.hub import cached_file  # slow to import

@@ -235,7 +235,7 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def check_size(config: Any, auto: str, held: int, parts: int, where: str) -> None:
-    """Refuse a configuration of a network that the files, with so many numbers in so many weights, cannot fill.
+    """Refuse a configuration of a network larger than the files, which hold these numbers of weights and parts.
 
     The network is built without memory, and not to the end if it has far more parts.
     """
@@ -262,7 +262,7 @@ def check_size(config: Any, auto: str, held: int, parts: int, where: str) -> Non
 
 @contextmanager
 def _at_most(count: int, where: str) -> Iterator[None]:
-    """Inside, this thread may register so many parameters."""
+    """Inside, this thread may register at most `count` parameters."""
     thread, left = threading.get_ident(), [count]
 
     def registered(*args: object) -> None:

@@ -165,7 +165,7 @@ def gguf_folder(path: Path) -> Path | None:
 
 
 def _put(new: Path, folder: Path, aside: Path) -> None:
-    """By renaming, so that the folder is complete or absent; another process may do the same at any moment."""
+    """Rename it into place, so that it is complete or absent; another process may do the same at any moment."""
     with suppress(FileNotFoundError):
         os.rename(folder, aside)
     try:

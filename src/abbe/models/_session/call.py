@@ -228,7 +228,7 @@ def checked_mask(where: str, mask: object) -> Tensor | None:
 
 
 def refuse_weights(where: str, requested: object) -> None:
-    """For output_attentions transformers would silently return an empty tuple."""
+    """Refuse output_attentions, for which transformers would silently return an empty tuple."""
     if requested:
         raise AbbeError(
             f"{where} was asked for output_attentions, but no attention matrix is formed under a tap or swap; leave it "

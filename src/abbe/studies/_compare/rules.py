@@ -1,4 +1,4 @@
-"""From records to tables, and from tables to a recommendation.
+"""Tables from records, and a recommendation from tables.
 
 Capacity is found as in `abbe capacity`, but always over the loss of the baseline: a normalizer that is worse than the
 baseline by more than tau with all its keys has no capacity.

@@ -170,7 +170,7 @@ def _options(name: str, values: Iterable[Any]) -> list[str]:
 
 
 def _model_argument(model: Mapping[str, Any]) -> str:
-    """As `abbe` takes it; a network that was in memory is known by its class alone, so the reader must name it."""
+    """The model as `abbe` takes it; a network from memory is known by its class alone, so the reader must name it."""
     if model.get("source") == "embedded":
         return "embedded"
     name = str(model.get("name") or "")
