@@ -76,14 +76,14 @@ def compare(
         model, text: as for `diagnose`.
         normalizers: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
             "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
-        length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
+        length: window length in tokens; by default 512, or the model's context where it is shorter.
         windows: how many; intervals come from resampling them, and fewer than 6 (8 at a level of 0.99) give no
             recommendation.
         queries: how many of each window selectivity is measured on.
         tau: relative rise of the loss that the capacity allows, in (0, 1).
         grid: of the capacity search, as for `capacity`: "coarse" (powers of 2, with N interpolated between them) or
             "exact" (whole numbers, about twice as many passes).
-        needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
+        needle_lengths: prompt lengths of the needle test; by default 128, 256, 512 and 1024, as far as the context
             goes, and `length` if it is longer.
         prompts: how many of each kind, length and depth.
         calibrate: also compare every alternative (except files) after calibration on the first half of the text; all
