@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
@@ -68,6 +68,12 @@ def heads_of(count: int, total: int, singular: str, plural: str) -> str:
     if count == total:
         return f"the only head {singular}" if total == 1 else f"all {total} heads {plural}"
     return f"{count} of {total} heads {singular if count == 1 else plural}"
+
+
+def listed(noun: str, numbers: Sequence[object]) -> str:
+    """ "head 2", "heads 2, 3 and 6"."""
+    *first, last = map(str, numbers)
+    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
 
 
 def tokens(count: float) -> str:
