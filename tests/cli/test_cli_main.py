@@ -98,6 +98,7 @@ def test_every_command_has_examples_and_the_common_options(command: str) -> None
     shown = run(*command.split(), "--help").stdout
     examples = [line.strip() for line in shown.partition("Examples:")[2].splitlines() if line.strip()]
     assert len(examples) >= 2
+    assert max(map(len, examples)) <= 78  # each in one line of 80 columns, to be pasted
     for example in examples:
         words, depth = shlex.split(example), 1 + len(command.split())
         assert words[:depth] == ["abbe", *command.split()]

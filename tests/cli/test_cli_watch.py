@@ -32,7 +32,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 def test_the_page_is_written_into_the_folder(folder: Path) -> None:
     result = run("watch", folder)
     assert result.exit_code == 0
-    assert "3 alerts: entropy collapse in head 1.2 at step 350" in result.stdout
+    assert "3 alerts: entropy collapse in layer 1, head 2 at step 350" in result.stdout
     assert result.stdout.endswith(f"page: {folder / 'watch.html'}\n")
     page = (folder / "watch.html").read_text()
     assert "3 alerts" in page
@@ -130,8 +130,11 @@ def test_follow_waits_picks_up_new_steps_and_stops(
     last = page.read_text()
     assert "2 alerts" in last
     assert 'http-equiv="refresh"' not in last
-    assert "step 350: entropy collapse in head 1.2 (entropy over its ceiling 0.031, threshold 0.05)" in result.stderr
-    assert result.stderr.count("step 400: logit above 100 in head 0.1") == 1
+    assert (
+        "step 350: entropy collapse in layer 1, head 2 (entropy over its ceiling 0.031, threshold 0.05)"
+        in result.stderr
+    )
+    assert result.stderr.count("step 400: logit above 100 in layer 0, head 1") == 1
     assert result.stdout.endswith(f"page: {page}\n")
 
 

@@ -142,14 +142,14 @@ def test_an_alert_is_raised_once_and_again_only_after_recovery(values: Any, rais
 def test_a_loss_that_is_not_finite_is_an_alert_without_a_head() -> None:
     (event,) = Alerts().check(7, measured(0.5), math.nan)
     assert (event.rule, event.layer, event.head) == ("non_finite", None, None)
-    assert str(event) == "step 7: non_finite in loss"
+    assert str(event) == "step 7: non_finite in the loss"
 
 
 def test_many_heads_are_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     same = [Alert(5, "sink", 0, head, 0.3 + head / 100, 0.3) for head in range(8)]
     monkeypatch.setattr(Alerts, "check", lambda self, step, values, loss: same)
     watched(gpt2(dropout=0.0), 1)
-    heads = "0.0, 0.1, 0.2, 0.3, 0.4 and 3 more"
+    heads = "layer 0, heads 0, 1, 2 and 3; …"
     line = f"step 5: sink in 8 heads ({heads}), from 0.3 to 0.37 (threshold 0.3)"
     assert caplog.messages == [f"abbe.Monitor: {line}"]
 

@@ -65,7 +65,7 @@ def from_sdpa(
 
 
 def _with_mask(options: Options, attn_mask: Tensor) -> Options:
-    """In a bool mask True = attend, as in ours; a floating one is added to the scores."""
+    """Options with a mask: in a bool one True = attend, as in ours; a floating one is added to the scores."""
     if isinstance(attn_mask, Tensor) and attn_mask.is_floating_point():
         _refuse_both("position_bias", options.position_bias is not None, "a floating attn_mask")
         return options._replace(position_bias=attn_mask)
@@ -191,7 +191,7 @@ def attention(
 
 
 def _output(rule: Rule[Normalizer], inputs: Inputs) -> Tensor:
-    """By the cheapest of the equivalent paths."""
+    """The output, by the cheapest of the equivalent paths."""
     if inside_transform():
         return dense(rule, inputs)[0]
     compiling = torch.compiler.is_compiling()
@@ -226,7 +226,7 @@ def _sparse(
 
 
 def _sparse_pays(inputs: Inputs, small: bool) -> bool:
-    """With gradients, for problems that are not small; without, from the size at which a kernel beats torch."""
+    """Whether a kernel beats torch: with gradients unless the problem is small, without from some size on."""
     with_grad = torch.compiler.is_compiling() or needs_grad(*inputs)
     return inputs.q.shape[-2] >= SPARSE_QUERIES and (not small if with_grad else score_count(inputs) >= SPARSE_FROM)
 

@@ -115,7 +115,7 @@ def _by_rows(rule: Rule[str], inputs: Inputs) -> tuple[Rule[nn.Module], Inputs]:
 
 
 def differentiable_output(rule: Rule[str], inputs: Inputs) -> Tensor:
-    """In ordinary torch operations, for second derivatives; O(Lq x Lk) memory."""
+    """The output in ordinary torch operations, for second derivatives; O(Lq x Lk) memory."""
     return dense(Rule(MapOfHeads(rule.normalizer, inputs.params, differentiable=True), *rule[1:]), inputs)[0]
 
 

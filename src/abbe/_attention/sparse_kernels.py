@@ -45,7 +45,7 @@ def dot(a: Any, b: Any) -> Any:
 
 @kernel
 def row_number(table: Any, r: int) -> Any:
-    """Of row r of a block. `table` is (queries, first query, first head, heads; all heads, all queries; group)."""
+    """Number of row r of a block. `table`: (queries, first query, first head, heads; all heads, all queries; group)."""
     head = r // table[0]
     head = table[2] + head // table[3] * table[4] + head % table[3]
     return head * table[5] + table[1] + r % table[0]
@@ -105,7 +105,7 @@ def multiply_values(
 def uncap(
     grad: Any, places: Any, starts: Any, rows: Any, query: Any, key: Any, shape: Any, scale: Any, start: int, stop: int
 ) -> None:
-    """Through the soft cap: grad *= 1 - tanh(scale * query.key / cap)^2; `scale` is (scale, cap)."""
+    """The gradient through the soft cap: grad *= 1 - tanh(scale * query.key / cap)^2; `scale` is (scale, cap)."""
     for r in range(start, stop):
         own, keys = query[rows[r]], key[rows[r] // shape[0]]
         for e in range(starts[r], starts[r + 1]):

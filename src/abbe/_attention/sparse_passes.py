@@ -183,7 +183,7 @@ def make_logits(rule: Rule[str], part: Inputs, out: Tensor) -> None:
 
 
 def chances(rule: Rule[str]) -> Tensor:
-    """For dropout: its seed in two parts, each exact as a float64, and the probability of keeping a weight."""
+    """What dropout needs: its seed in two parts, each exact as a float64, and the probability of keeping a weight."""
     high, low = rule.seed >> 31, rule.seed & (2**31 - 1)
     return torch.tensor([float(high), float(low), 1 - rule.dropout], dtype=torch.float64)
 

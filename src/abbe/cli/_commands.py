@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 
+from .. import models, studies, training  # light: their names are imported on first use
 from .._declared import Declared, described, described_function
 from .._errors import AbbeError
 from .._files import write_whole
@@ -20,9 +21,6 @@ from .._lazy import need
 from ._options import RESUMES, as_command, check_file, current
 from ._shown import open_in_browser, print_json, print_result, show_result
 from .study import LEFT_OUT
-
-if TYPE_CHECKING:
-    from ..training import StepsFile, Training
 
 _NOTHING_LEFT = "nothing was left behind, the same command starts again"
 
@@ -50,10 +48,8 @@ def export(
     Commands:
         abbe export smollm2 --plan 'layers.0-9=softmax:temperature=0.8' --out sharper
         abbe export smollm2 --plan part/tuned.safetensors --text book.txt --out lifted
-        abbe export smollm2 --plan softmax:temperature=0.9 --out sharper --gguf sharper.gguf
+        abbe export smollm2 --plan softmax:temperature=0.9 --out new --gguf new.gguf
     """
-    from .. import models
-
     if gguf is not None and gguf.suffix != ".gguf":
         raise AbbeError(f"--gguf is {str(gguf)!r}, but must be a .gguf file made by llama.cpp from the exported folder")
     current.if_stopped = _NOTHING_LEFT
@@ -89,14 +85,11 @@ def pull(name: str, *, as_json: bool = False, quiet: bool = False) -> None:
         abbe pull smollm2
         abbe pull minilm --quiet
     """
-    from rich.console import Console
-
-    from .. import models
-    from ..studies import watching
+    from rich.console import Console  # not for help
 
     current.if_stopped = _NOTHING_LEFT
     console = Console(stderr=True, quiet=quiet)
-    with console.status(name) as spinner, watching(not quiet and not console.is_terminal) as watch:
+    with console.status(name) as spinner, studies.watching(not quiet and not console.is_terminal) as watch:
 
         def show(step: str) -> None:
             spinner.update(step)
@@ -142,11 +135,10 @@ def verify(
     if html is not None:
         need("abbe verify --html", "report")
         check_file("--html", html)
-    from .. import studies, views
+    from .. import views  # torch and rich are loaded here
     from ..bounds import catalogue
-    from ..studies import watching
 
-    with watching(not quiet) as watch:
+    with studies.watching(not quiet) as watch:
         watch.expect(len(names or catalogue()))
         verdicts = studies.verify(names or (), trials, seed, watch.step)
     if html is not None:
@@ -167,7 +159,7 @@ def verify(
 
 
 def _list_statements(as_json: bool) -> None:
-    from ..bounds import catalogue
+    from ..bounds import catalogue  # torch is loaded here
 
     if as_json:
         fields = ("name", "section", "text", "status", "source")
@@ -198,10 +190,9 @@ def normalizers(
         abbe normalizers sparsemax --logits 2,1,0.5,-1 --json
     """
     from ..normalizers import list_normalizers  # torch is loaded here
-    from ..studies import try_normalizers
 
     infos = [] if specs else list_normalizers()
-    trials = try_normalizers(specs, list(logits)) if specs else []
+    trials = studies.try_normalizers(specs, list(logits)) if specs else []
     if as_json and specs:
         print_json({"trials": [asdict(trial) for trial in trials]})
     elif as_json:
@@ -213,7 +204,7 @@ def normalizers(
         lines = [info.name for info in infos] + [",".join(f"{x:.6g}" for x in trial.weights) for trial in trials]
         typer.echo("\n".join(lines))
     else:
-        from rich.console import Console
+        from rich.console import Console  # not for help
 
         from ._normalizers import normalizers_table, trials_table
 
@@ -234,8 +225,6 @@ def doctor(*, as_json: bool = False, quiet: bool = False) -> None:
         abbe doctor --quiet
         abbe doctor --json
     """
-    from .. import studies
-
     checks = studies.doctor()
     failed = any(check.failed for check in checks)
     if as_json:
@@ -258,11 +247,9 @@ def cost(*, shape: str | None = None, as_json: bool = False, quiet: bool = False
     Commands:
         abbe cost
         abbe cost ./my-model --lengths 128,1024 --study report
-        abbe cost --shape layers=80,heads=64,kv_heads=8,width=8192,mlp=28672,vocabulary=128256 --lengths 131072
-            --dtype bfloat16 --flops 400e12 --bandwidth 3e12 --devices 8
+        abbe cost ./my-model --flops 400e12 --bandwidth 3e12 --devices 8
+        abbe cost --shape layers=32,heads=32,width=4096,mlp=11008,vocabulary=32000
     """
-    from .. import studies
-
     if shape is not None:
         settings["model"] = _sizes(shape)
     result = studies.cost(**settings, progress=not quiet)
@@ -297,7 +284,7 @@ def merge(
         abbe merge abbe-report-smollm2 --open
         abbe merge shared/run --json
     """
-    from ..runs.study import merge as merge_folder
+    from ..runs.study import merge as merge_folder  # torch is loaded here
 
     current.if_stopped = RESUMES
     result = merge_folder(folder, progress=not quiet)
@@ -332,47 +319,44 @@ def watch(
         raise AbbeError("--json prints one object and --follow continues until Ctrl-C: give one of them")
     if out is not None:
         check_file("--out", out)
-    from ..training import STEPS, StepsFile, Training
-
-    page, steps = out or folder / Training.page, StepsFile(folder / STEPS)
+    page, steps = out or folder / training.Training.page, training.StepsFile(folder / training.STEPS)
     if follow:
-        training = _follow(steps, page, opened, quiet)
+        run = _follow(steps, page, opened, quiet)
     elif not folder.is_dir():
         raise AbbeError(f"there is no folder {folder}: name the folder of abbe.Monitor, or wait with --follow")
-    elif not (training := _opened(steps)).records:
+    elif not (run := _opened(steps)).records:
         raise AbbeError(f"there are no steps in {folder} yet: wait for the first with --follow")
     else:
-        _write(training, page)
-    if training is not None:  # else stopped before the first step
+        _write(run, page)
+    if run is not None:  # else stopped before the first step
         shown = opened and not follow
-        show_result(training, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=shown)
+        show_result(run, page, figures=figures_folder, as_json=as_json, quiet=quiet, opened=shown)
 
 
-def _write(training: Training, page: Path, reload: int | None = None) -> None:
-    from .. import views
+def _write(run: training.Training, page: Path, reload: int | None = None) -> None:
+    from .. import views  # rich is loaded here
 
-    write_whole(page, views.page(training.view(reload)), durable=False)
+    write_whole(page, views.page(run.view(reload)), durable=False)
 
 
-def _opened(steps: StepsFile) -> Training:
+def _opened(steps: training.StepsFile) -> training.Training:
     """The run of a monitor so far, perhaps without a step; a folder of another study is refused by name."""
-    from ..results import read_manifest
-    from ..training import Training
+    from ..results import read_manifest  # polars is loaded here
 
     folder = steps.path.parent
     manifest, _ = read_manifest(folder)
-    if manifest.get("study") != Training.study:
+    if manifest.get("study") != training.Training.study:
         raise AbbeError(f"{folder} is a folder of `abbe {manifest['study']}`: abbe watch shows folders of abbe.Monitor")
-    return Training(steps.read(), manifest)
+    return training.Training(steps.read(), manifest)
 
 
-def _follow(steps: StepsFile, page: Path, opened: bool, quiet: bool) -> Training | None:
+def _follow(steps: training.StepsFile, page: Path, opened: bool, quiet: bool) -> training.Training | None:
     """Write the page whenever there are new steps, until Ctrl-C; then once more, without reloading."""
-    from ..results import MANIFEST
+    from ..results import MANIFEST  # as above
 
     folder = steps.path.parent
     current.if_stopped = "the page stays as it is"
-    training: Training | None = None
+    run: training.Training | None = None
     written, printed = 0, 0
     if (folder / MANIFEST).is_file():
         _opened(steps)  # do not wait for a folder of another study
@@ -384,12 +368,12 @@ def _follow(steps: StepsFile, page: Path, opened: bool, quiet: bool) -> Training
             size = steps.path.stat().st_size if there else 0
             if size and size != written and (latest := _opened(steps)).records:
                 _write(latest, page, _RELOAD)
-                if training is None:
+                if run is None:
                     _say(f"page: {page}", quiet)
                     if opened:
                         open_in_browser(page)
-                training, written = latest, size
-                for alert in training.events(since=printed):
+                run, written = latest, size
+                for alert in run.events(since=printed):
                     detail = f" ({alert.numbers})" if alert.numbers else ""
                     _say(f"step {alert.step:,}: {alert.kind.event} in {alert.where}{detail}", quiet)
                     printed += 1
@@ -397,10 +381,10 @@ def _follow(steps: StepsFile, page: Path, opened: bool, quiet: bool) -> Training
     except KeyboardInterrupt:
         pass
     finally:  # also when the program is ended by a signal
-        if training is not None:
-            training = _opened(steps)
-            _write(training, page)
-    return training
+        if run is not None:
+            run = _opened(steps)
+            _write(run, page)
+    return run
 
 
 def _say(line: str, quiet: bool) -> None:

@@ -78,7 +78,7 @@ def _ending() -> Iterator[None]:
 
 
 def _interrupt(*_: object) -> None:
-    """As Python's own, but a second Ctrl-C changes nothing while the first is being handled.
+    """Python's own handler, but a second Ctrl-C changes nothing while the first is being handled.
 
     Only for a time: a library may have swallowed the first.
     """

@@ -75,5 +75,5 @@ def _footing(trial: NormalizerTrial) -> Text:
 
 
 def _value(value: object) -> str:
-    """As it is written in a spec."""
+    """A value as it is written in a spec."""
     return str(value).lower() if value is None or isinstance(value, bool) else str(value).removesuffix(".0")

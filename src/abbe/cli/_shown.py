@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from .._files import finite
 from .._lazy import has
 
 if TYPE_CHECKING:
@@ -16,15 +18,11 @@ if TYPE_CHECKING:
 
 def print_json(content: Any) -> None:
     """Strict JSON: NaN and infinity become null."""
-    import json
-
-    from .._files import finite
-
     typer.echo(json.dumps(finite(content), indent=1, allow_nan=False))
 
 
 def print_result(result: Viewed) -> None:
-    from rich.console import Console
+    from rich.console import Console  # not for help
 
     from ..views import terminal
 
@@ -37,7 +35,7 @@ def show_result(result: Result, page: Path, *, figures: Path | None, as_json: bo
     All paths are on standard output, which --json reserves for the JSON: then they go to standard error. Without the
     extra `report` there is no page: the last path is the run folder.
     """
-    from .. import views
+    from .. import views  # rich is loaded here
 
     folder, file = page.parent, getattr(result, "file", None) if result.offers else None
     lines = [] if file is None else [f"{result.offers}: {file}"]
@@ -64,7 +62,7 @@ def show_result(result: Result, page: Path, *, figures: Path | None, as_json: bo
 
 
 def open_in_browser(page: Path) -> None:
-    import webbrowser
+    import webbrowser  # rarely needed
 
     if not webbrowser.open(page.resolve().as_uri()):
         typer.echo("abbe: no browser was found: open the page yourself", err=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import typer
 
+from .. import studies as public
 from .._declared import Declared, described, described_function, studies
 from .._errors import AbbeError
 from ._options import RESUMES, as_command, current
@@ -59,8 +60,6 @@ def command_of(study: Declared) -> tuple[Callable[..., None], tuple[str, ...]]:
             raise AbbeError(f"a shard makes no page and no figures: give {option} to abbe merge instead")
         with ExitStack() as stack:
             share = _engine(stack, shard, engine, address, actors, values)
-            from .. import studies as public  # torch is loaded here
-
             result = getattr(public, called.function)(**values, folder=folder, progress=not quiet)
         if share is not None:
             if as_json:
@@ -116,7 +115,7 @@ def _engine(
         raise AbbeError("--device-map needs several GPUs per actor: use abbe.on_ray(gpus=...) in Python, or --shard")
     if device.startswith("cuda:"):
         raise AbbeError(f"--device is {device}, but Ray gives every actor its own GPU: give --device cuda")
-    from ..runs.ray import on_ray
+    from ..runs.ray import on_ray  # as above
 
     stack.enter_context(on_ray(address, actors=actors, gpus={"cuda": 1, "auto": None}.get(device, 0)))
     return None

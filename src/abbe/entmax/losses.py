@@ -143,7 +143,7 @@ class _FenchelYoung(torch.autograd.Function):
 
 
 def _slope_in_alpha(family: Family, weights: Tensor, alpha: Tensor, grad: Tensor) -> Tensor:
-    """Of the entropy at fixed weights: they are a maximum, so their own change has no first-order effect."""
+    """Slope of the entropy at fixed weights: they are a maximum, so their own change has no first-order effect."""
     deeper = torch.is_grad_enabled()
     with torch.enable_grad():
         variable = alpha.view_as(alpha) if alpha.requires_grad and deeper else alpha.detach().requires_grad_()

@@ -74,7 +74,7 @@ def _wide_axis(field: str, title: str, values: Sequence[float], decades: float =
 
 
 def _accuracy_axis(table: pl.DataFrame) -> Channel:
-    """From 0 to 1, or less if all are low."""
+    """An axis from 0 to 1, or less if all are low."""
     values = table["accuracy"].drop_nulls().to_list()
     axis = kit.linear_axis("accuracy", "accuracy", values)
     return axis if max(values, default=1.0) < _LOW else kit.share_axis("accuracy", "accuracy")

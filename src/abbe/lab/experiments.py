@@ -135,13 +135,13 @@ def train_temperature(
         task: "recall" (key-value recall with one head), "mqar", "maximum" or "text".
         temperatures: numbers, "learned", or schedules such as "geometric:1:0.1". The baseline 1 is always added.
         normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
-        optimizers: of "sgd", "adamw" and "muon"; by default all.
+        optimizers: one or more of "sgd", "adamw" and "muon"; by default all.
         rates: learning rates for all optimizers; by default four for each.
         seeds: number of seeds, from `seed` on; intervals come from them.
-        steps: per run, >= 10; by default those of the task.
+        steps: how many per run, >= 10; by default those of the task.
         qk_norm: also train softmax with normalized queries and keys, whose scale nothing can absorb; by default yes.
         decay: decoupled weight decay, >= 0.
-        text: for the task "text".
+        text: what the task "text" reads.
         quick: fewer normalizers, temperatures, seeds and steps: less than a minute.
         seed: the first seed.
         workers: runs at a time; by default one per core, or one on an accelerator.
@@ -154,8 +154,8 @@ def train_temperature(
 
     Commands:
         abbe train temperature --quick
-        abbe train temperature --temperatures 1,0.3,0.1,learned --optimizer adamw --seeds 8 --open
-        abbe train temperature --task mqar --with softmax --with entmax:alpha=1.5 --no-qk-norm --figures figures
+        abbe train temperature --temperatures 1,0.3,0.1,learned --seeds 8 --open
+        abbe train temperature --task mqar --with entmax:alpha=1.5 --no-qk-norm
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "qk_norm": False, "workers": 1, "progress": False}
@@ -198,9 +198,9 @@ def train_length(
         normalizers: specs; by default softmax, the hard maximum on its logits, adaptive and learned temperature, ssmax,
             sparsemax, entmax (fixed and learned alpha), asentmax, topk and a hybrid of softmax and sparsemax.
         rates: learning rates for all optimizers; by default three. They fall linearly to 0 over the run.
-        optimizers: of "sgd", "adamw" and "muon".
+        optimizers: one or more of "sgd", "adamw" and "muon".
         seeds: number of seeds, from `seed` on; intervals come from them.
-        steps: per run, >= 10.
+        steps: how many per run, >= 10.
         lengths: items per set in the tests, 16 being the longest of training.
         quick: fewer normalizers, rates and steps: less than a minute.
         seed, workers, device, folder, progress: as for `train_temperature`.
@@ -211,7 +211,7 @@ def train_length(
 
     Commands:
         abbe train length --quick
-        abbe train length --with softmax --with ssmax --rates 0.001,0.003,0.01 --seeds 5 --open
+        abbe train length --with softmax --with ssmax --rates 0.001,0.01 --seeds 5
 
     Examples:
         >>> small = {"rates": 0.01, "seeds": 1, "steps": 10, "workers": 1, "progress": False}
@@ -245,11 +245,11 @@ def train_recall(
         task: "recall" (one head, 24 pairs) or "mqar" (multi-query associative recall, a causal transformer of two
             layers, arXiv 2312.04927).
         normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5, for "recall" also topk:k=4.
-        temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
-        optimizers: of "sgd", "adamw" and "muon".
+        temperature: a number, in front of the normalizer, "learned", or a schedule such as "geometric:1:0.1".
+        optimizers: one or more of "sgd", "adamw" and "muon".
         rates: learning rates for all optimizers; by default three or four for each.
         seeds: number of seeds, from `seed` on; intervals come from them.
-        steps: per run, >= 10; by default those of the task.
+        steps: how many per run, >= 10; by default those of the task.
         pairs, symbols: keys with a value in each sequence, and different tokens; 24 of 128 for "recall", 4 of 64 for
             "mqar".
         length: tokens of a sequence of "mqar", >= 3 pairs; by default 32.
@@ -263,7 +263,7 @@ def train_recall(
 
     Commands:
         abbe train recall --quick
-        abbe train recall --task mqar --with softmax --with sparsemax --optimizer muon --json
+        abbe train recall --task mqar --with sparsemax --optimizer muon --json
 
     Examples:
         >>> result = abbe.train_recall(normalizers="softmax", rates=0.01, seeds=1, steps=20, workers=1, progress=False)
@@ -296,11 +296,11 @@ def train_text(
     Args:
         text: whatever `abbe.read_text` takes; by default the built-in sample. The last tenth is held out.
         normalizers: specs; by default softmax, ssmax, sparsemax and entmax:alpha=1.5.
-        temperature: in front of the normalizer: a number, "learned", or a schedule such as "geometric:1:0.1".
-        optimizers: of "sgd", "adamw" and "muon".
+        temperature: a number, in front of the normalizer, "learned", or a schedule such as "geometric:1:0.1".
+        optimizers: one or more of "sgd", "adamw" and "muon".
         rates: learning rates for all optimizers; by default three for each.
         seeds: number of seeds, from `seed` on; intervals come from them.
-        steps: per run, >= 10.
+        steps: how many per run, >= 10.
         qk_norm: normalize queries and keys.
         quick: fewer normalizers, rates and steps: less than a minute.
         seed, workers, device, folder, progress: as for `train_temperature`.
@@ -311,7 +311,7 @@ def train_text(
 
     Commands:
         abbe train text --quick
-        abbe train text --text book.txt --with softmax --with entmax:alpha=1.5 --steps 1000 --out book
+        abbe train text --text book.txt --with softmax --with entmax:alpha=1.5
 
     Examples:
         >>> text = "It was a dark and stormy night. " * 200

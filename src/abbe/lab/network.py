@@ -56,7 +56,7 @@ class Temperature:
 
 
 def temperature(given: str | float) -> Temperature:
-    """From a number, or from words such as "learned" and "geometric:1:0.1"."""
+    """A temperature from a number, or from words such as "learned" and "geometric:1:0.1"."""
     kind, *numbers = str(given).strip().split(":")
     named = kind == "learned" or kind in _KINDS
     with suppress(ValueError):  # not a number
@@ -108,7 +108,7 @@ class Embedding(Part):
         self.weight = drawn(generators, symbols, width, scale=scale)
 
     def forward(self, symbols: Tensor) -> Tensor:
-        """From whole numbers (seed, ...) to (seed, ..., feature)."""
+        """Embed whole numbers (seed, ...) as (seed, ..., feature)."""
         seeds, count, width = self.weight.shape
         offsets = torch.arange(seeds, device=symbols.device).view(-1, *[1] * (symbols.dim() - 1)) * count
         return nn.functional.embedding(symbols + offsets, self.weight.view(seeds * count, width))

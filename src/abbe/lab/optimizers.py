@@ -30,7 +30,7 @@ class Factors:
 
 
 def compensation(optimizer: str, start: float) -> Factors:
-    """For the query map at temperature T: with its initial values times T, training equals that at T = 1 in each step.
+    """Factors for the query map at temperature T: with its initial values times T, training equals that at T = 1.
 
     With W' = T W the logits are those of W at T = 1, and the gradient is 1/T times that of W. SGD's step has to be T
     times as large: rate T^2. Adam's and Muon's steps do not depend on the size of gradients: rate T; eps is compared

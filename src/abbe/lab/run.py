@@ -81,7 +81,7 @@ class Configuration:
 
     @property
     def label(self) -> str:
-        """For a progress bar."""
+        """The words for a progress bar."""
         more = ", compensated" if self.compensated else ""
         return f"{self.normalizer}, T {self.temperature}, {self.optimizer} {self.rate:g}{more}"
 
@@ -167,7 +167,7 @@ class _Run:
                 seed["alerts"].setdefault(rule, step)  # the first of its events
 
     def _mean_losses(self) -> list[float]:
-        """By seed, since the last reading."""
+        """Mean losses by seed, since the last reading."""
         # One copy per reading, since each waits for the device; summed in float64, which some devices lack.
         steps = torch.stack(self._since).cpu().double()
         self._since = []
@@ -293,7 +293,7 @@ def snapshot(network: nn.Module) -> list[Seen]:
 def measure_seeds(
     layers: Sequence[Attention], seeds: Sequence[int], step: int, before: list[Seen], after: list[Seen]
 ) -> list[Values]:
-    """By seed; seeds that share a normalizer are measured at once, as if they were heads."""
+    """Numbers by seed; seeds that share a normalizer are measured at once, as if they were heads."""
     if all(layer.normalizer_of(seed) is layer.normalizer_of(seeds[0]) for layer in layers for seed in seeds):
         rows = [_rows(layer, seeds, *seen) for layer, *seen in zip(layers, before, after, strict=True)]
         heads = layers[0].settings.heads
@@ -439,7 +439,7 @@ def usual_workers(device: torch.device = CPU) -> int:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """As in a worker: with another number of threads, sums round differently."""
+    """One thread, as in a worker: with another number of threads, sums round differently."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

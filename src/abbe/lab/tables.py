@@ -101,7 +101,7 @@ def best_rows(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def rate_sensitivities(rows: pl.DataFrame) -> dict[int, float]:
-    """By seed: the mean over rates of min(loss, first loss) minus the best loss (arXiv 2309.14322)."""
+    """Sensitivity by seed: the mean over rates of min(loss, first loss) minus the best loss (arXiv 2309.14322)."""
     by_seed = rows.group_by("seed", maintain_order=True).agg((_CAPPED.mean() - _CAPPED.min()).alias("x"))
     return dict(by_seed.iter_rows())
 
@@ -118,7 +118,7 @@ def mean_interval(given: Iterable[float], within: tuple[float, float] = (-math.i
 
 
 def resampled_interval(count: int, statistic: Callable[[Any], float], resamples: int) -> tuple[float, float]:
-    """Of a number that is computed from runs drawn with replacement; NaN, where there is none, is left out."""
+    """Interval of a number computed from runs drawn with replacement; NaN, where there is none, is left out."""
     random = np.random.default_rng(_SEED)
     drawn = np.array([statistic(random.integers(count, size=count)) for _ in range(resamples)])
     if np.isnan(drawn).all():
@@ -254,7 +254,7 @@ def _least_score(bad: Floats, good: Floats) -> float:
 
 
 def _leads(failing: pl.DataFrame) -> dict[str, float | None]:
-    """From the steps at which failing runs crossed; only those before the loss shows the failure warn."""
+    """Leads, from the steps at which failing runs crossed; only those before the loss shows the failure warn."""
     lead = pl.col("evident") - pl.col("step")
     warned = failing.filter(lead > 0).select(lead.alias("lead"), (lead / pl.col("evident")).alias("share"))
     median, share = np.median(warned, 0).tolist() if len(warned) else (None, None)
@@ -270,7 +270,7 @@ def auc(bad: Floats, good: Floats) -> float:
 
 
 def _auc_interval(scored: pl.DataFrame) -> tuple[float | None, float | None]:
-    """By resampling runs: the seeds of one run are similar, so they stay together."""
+    """Interval by resampling runs: the seeds of one run are similar, so they stay together."""
     groups = scored.sort("failed", descending=True, maintain_order=True).partition_by("run", maintain_order=True)
     runs = [[rows.filter(failed=failed)["score"].to_list() for failed in (True, False)] for rows in groups]
 

@@ -136,7 +136,7 @@ class Mqar(Task):
 
 
 def _distinct(generator: torch.Generator, size: int, of: int, count: int) -> torch.Tensor:
-    """For each sequence, `count` different whole numbers below `of`."""
+    """`count` different whole numbers below `of`, for each sequence."""
     return torch.rand(size, of, generator=generator).argsort(1)[:, :count]
 
 

@@ -195,14 +195,14 @@ def patterns(rows: Rows, positions: Tensor, tokens: Tensor) -> dict[str, Reading
 
 
 class PatternWeight(NamedTuple):
-    """Of the key that a pattern expects, (head, query)."""
+    """Weight of the key that a pattern expects, (head, query)."""
 
     weight: Tensor
     seen: Tensor  # bool: the pattern expects a key, and the query sees it
 
 
 def pattern_weights(rows: Rows, positions: Tensor, expected: Mapping[str, Tensor]) -> dict[str, PatternWeight]:
-    """By pattern; `expected` comes from `pattern_keys`."""
+    """Weights by pattern; `expected` comes from `pattern_keys`."""
     device = rows.logits.device
     weights = {}
     for name, keys in expected.items():

@@ -147,7 +147,7 @@ def _members(order: Tensor, size: int, visible: Tensor) -> Tensor:
 
 
 def _reference_set(a: Tensor, x: Tensor, visible: Tensor, inside: Tensor) -> tuple[Tensor, ...]:
-    """In float64: keys of little weight lie at almost the same distance from s, which would tie in float32."""
+    """Reference set in float64: keys of little weight lie almost equally far from s, which would tie in float32."""
     dtype, a, x = a.dtype, a.double(), x.double()
     outside = visible & ~inside
     y = a.unsqueeze(-1) * x

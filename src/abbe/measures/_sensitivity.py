@@ -52,7 +52,7 @@ def _fused(rows: Rows, p: Tensor, missing: Tensor, directions: Tensor) -> tuple[
 
 
 def largest_eigenvalue(p: Tensor, missing: Tensor) -> Tensor:
-    """Of diag(p) - p p^T, p >= 0 (..., key) with at least one key: the specification of the kernel."""
+    """The largest of diag(p) - p p^T, p >= 0 (..., key) with at least one key: the specification of the kernel."""
     top = p.amax(-1, keepdim=True)
     rest = torch.where(p < top, p, 0.0)
     second, m = rest.amax(-1, keepdim=True), missing.unsqueeze(-1)
@@ -187,7 +187,7 @@ class ChangeNorms(NamedTuple):
 def change_norms(
     rows: Rows, normalizer: Normalizer, temperatures: Sequence[float], generator: torch.Generator
 ) -> dict[float, ChangeNorms]:
-    """By temperature, not yet divided by it."""
+    """Norms by temperature, not yet divided by it."""
     for t in temperatures:
         if not (isinstance(t, int | float) and 0 < t < math.inf):
             raise AbbeError(f"temperatures must be positive numbers, got {t!r}")
@@ -237,7 +237,7 @@ class _RankOne(NamedTuple):
 
 
 def _norms(rows: Rows, normalizer: Normalizer, t: float, random: Tensor) -> ChangeNorms:
-    """Of the Jacobian at logits/t."""
+    """Norms of the Jacobian at logits/t."""
     with torch.no_grad():
         form = _sink_form(rows, t) if rows.sink else _form(rows, normalizer, t)
         if form is None:
@@ -424,7 +424,7 @@ class _TopTwo(NamedTuple):
 
 
 def _top_two(row: _Head, scaled: Tensor) -> _TopTwo:
-    """In logarithms, because a step may lift a weight that has rounded to 0."""
+    """The two largest, in logarithms, because a step may lift a weight that has rounded to 0."""
     others = scaled.scatter(-1, row.pair, -torch.inf)
     logs = torch.cat([scaled.gather(-1, row.pair), others.logsumexp(-1, keepdim=True)], -1)
     first, second, rest = (logs - logs.logsumexp(-1, keepdim=True)).unbind(-1)

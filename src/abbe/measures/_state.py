@@ -215,7 +215,7 @@ def _plain_sums(readings: Mapping[str, Summable]) -> dict[str, dict[str, Tensor]
 
 
 def _means(parts: Mapping[str, Mapping[str, Tensor]]) -> dict[str, Summary]:
-    """In the order of the names."""
+    """Means in the order of the names."""
     means: dict[str, Summary] = {}
     for names in _grouped({name: (p["value"].shape, "limit" in p, "control" in p) for name, p in parts.items()}):
         group = [parts[name] for name in names]
@@ -244,7 +244,7 @@ def _grouped(kinds: Mapping[str, object]) -> list[list[str]]:
 
 
 def _stacked(parts: Sequence[Tensor]) -> Tensor:
-    """Along a new first axis, of length 1 if all are the same tensor."""
+    """Tensors along a new first axis, of length 1 if all are the same tensor."""
     first = parts[0]
     return first.unsqueeze(0) if all(part is first for part in parts) else torch.stack(list(parts))
 

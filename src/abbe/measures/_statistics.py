@@ -202,7 +202,7 @@ def _windows(flat: Tensor) -> Tensor:
 
 
 def _quantile(ordered: Tensor, last: Tensor, q: Tensor) -> Tensor:
-    """By linear interpolation, up to the last number of each row."""
+    """Quantiles by linear interpolation, up to the last number of each row."""
     place = q * last.double()
     below = place.floor().long()
     left, right = ordered.gather(-1, below), ordered.gather(-1, torch.minimum(below + 1, last))

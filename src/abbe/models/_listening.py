@@ -39,7 +39,7 @@ def _own_function(module: nn.Module, implementation: str) -> Callable[..., Any]:
 
 def _replace_functions(network: nn.Module, replacement: Callable[[str], Callable[..., Any]], undo: ExitStack) -> None:
     """Give the attention functions of a network private names, which lead to replacements until `undo` closes."""
-    from transformers import AttentionMaskInterface
+    from transformers import AttentionMaskInterface  # slow to import
 
     refuse_if_in_use(network)
     names: dict[str, OwnName] = {}

@@ -52,7 +52,7 @@ def unwrapped(model: Any, *, alone: bool = False) -> Any:
 
 def _adapted(model: Any, alone: bool) -> nn.Module | None:
     """The network that a model of PEFT holds, with its adapters."""
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel  # slow to import
 
     settings = getattr(model, "active_peft_config", None)
     if alone and settings is not None:
@@ -70,7 +70,7 @@ def checked_network(model: object, who: str, search: bool = False) -> Any:
 
     `who` needs it, for the error.
     """
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel  # slow to import
 
     network = unwrapped(model)
     if not isinstance(network, PreTrainedModel):

@@ -356,7 +356,7 @@ _KEY, _FORMAT, _SUM = "abbe_swap", 1, "sha256"
 
 def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) -> None:
     """Write all groups; a normalizer that several groups share is written once."""
-    from safetensors.torch import save
+    from safetensors.torch import save  # of the extra `models`
 
     every = (group.normalizer for groups in groups_of.values() for group in groups)
     shared = list({id(one): one for one in every if one is not None}.values())
@@ -422,7 +422,7 @@ def _check_spec(one: Normalizer) -> None:
 
 
 def _read(path: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    from safetensors import safe_open
+    from safetensors import safe_open  # of the extra `models`
 
     if not Path(path).is_file():
         raise AbbeError(f"there is no file {path}")

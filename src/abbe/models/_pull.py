@@ -150,7 +150,7 @@ def pull(name: str, progress: Step = lambda what: None) -> Path:
     if is_pulled(name):
         progress(f"{name} is there already")
         return folder
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError  # of the extra `models`
 
     try:
         _make(RECIPES[name], folder, progress)

@@ -265,7 +265,7 @@ def _is_plain_step(call: RawCall) -> bool:
 def _one_query(
     normalizer: Normalizer, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """As normalized_attention, in a third of the calls: with one query they cost more than the arithmetic."""
+    """What normalized_attention gives, in a third of the calls: with one query they cost more than the arithmetic."""
     if mask is None and (output := step_attention(normalizer, query, key, value, scale)) is not None:
         return output
     batch, heads, _, width = query.shape
@@ -341,7 +341,7 @@ def register_attention_names() -> None:
         >>> "abbe:sparsemax" in AttentionInterface()
         True
     """
-    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.masking_utils import AttentionMaskInterface  # slow to import
     from transformers.modeling_utils import AttentionInterface
 
     # torch.compile cannot follow transformers' table of models.
@@ -368,7 +368,7 @@ def _is_lower_triangle(mask: Tensor) -> bool:
 
 def _is_eager(config: type[Any]) -> bool:
     """Whether transformers computes models with this class of config eagerly unless told otherwise."""
-    from transformers import MODEL_MAPPING
+    from transformers import MODEL_MAPPING  # slow to import
 
     known = next((MODEL_MAPPING[kind] for kind in config.__mro__ if kind in MODEL_MAPPING), None)
     model = known[0] if isinstance(known, (tuple, list)) else known

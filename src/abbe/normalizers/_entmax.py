@@ -149,9 +149,11 @@ def entmax_lipschitz(alpha: float, keys: int) -> float:
 
     docs/reference/proofs.md has the proof.
     """
-    others = keys - 1
+    halves, others = 2 ** (alpha - 2), keys - 1
+    if others == 1:
+        return float(halves)  # the term below is the same then, but rounds to more than it does for three keys
     against_all = keys / others / (1 + others ** ((1 - alpha) / (3 - alpha))) ** (3 - alpha)
-    return float(min(max(2 ** (alpha - 2), against_all), 1.0))
+    return float(min(max(halves, against_all), 1.0))
 
 
 _ALPHA = Option("alpha", 1.5, "sparsity", low=1, high=2, closed="high", shown=True)

@@ -73,7 +73,7 @@ def format_spec(name: str, parameters: dict[str, Any]) -> str:
 
 
 def _check_nesting(spec: str) -> None:
-    """Before anything is built: a colon opens a spec, a comma closes all but the outermost within its brackets."""
+    """Refuse deep nesting first: a colon opens a spec, a comma closes all but the outermost within its brackets."""
     depth, outer = 0, [0]
     for character in spec:
         if character == ":":

@@ -330,7 +330,7 @@ def _blended_gradient(
     grad: Tensor, logits: Tensor, params_a: Tensor, params_b: Tensor, weights_a: Tensor, weights_b: Tensor,
     a: RowMap, b: RowMap, share: float,
 ) -> Tensor:  # fmt: skip
-    """To the logits alone."""
+    """Gradient to the logits alone."""
     rows = as_rows(logits)
     params = [params_of_rows(params, logits) for params in (params_a, params_b)]
     grad_logits, of_params = torch.empty_like(rows), rows.new_empty(0, 1)

@@ -212,7 +212,7 @@ _SMALLEST_WIDTH = 5e-38  # of half a row, so that 1/width stays finite in float3
 
 
 def _low_and_high(logits: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
-    """Of half the logits, as is all that is computed from them: the width of any finite row is finite."""
+    """Ends of half the logits, as is all that is computed from them: the width of any finite row is finite."""
     filled = torch.where(visible, logits / 2, 0.0)
     low, high = filled.amin(-1, keepdim=True), filled.amax(-1, keepdim=True)
     return torch.where(low < 0, low, 0.0), torch.where(high > 0, high, 0.0)

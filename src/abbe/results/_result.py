@@ -218,7 +218,7 @@ class Result(ABC):
 
     @classmethod
     def opened(cls, folder: Path, manifest: Mapping[str, Any], stored: Mapping[str, Any]) -> Self:
-        """From a folder whose manifest was read.
+        """The result in a folder whose manifest was read.
 
         Args:
             folder: of the run.

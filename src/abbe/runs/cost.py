@@ -82,11 +82,11 @@ def memory_of(
     model: LoadedModel, length: int, queries: int | None, *, losses: bool = False, checked: int = CHECKED,
     size: int = _FLOAT, warm: bool = False,
 ) -> Memory:  # fmt: skip
-    """For windows of this length at batch 1, in a network with numbers of `size` bytes; measures are float32."""
+    """Memory for windows of this length at batch 1, in a network with numbers of `size` bytes; measures are float32."""
     shape = shape_of(model.network, model.kind)
 
     def activations(tokens: int) -> float:
-        """Of one layer; only the hidden states survive from layer to layer."""
+        """Activations of one layer; only the hidden states survive from layer to layer."""
         mask = tokens * tokens if shape.reach else 0
         return float(size * tokens * (_STATES * shape.width + 3 * shape.mlp) + mask)
 
@@ -117,8 +117,7 @@ def plan_memory(
     weights = sum(one.numel() * one.element_size() for one in model.network.parameters())  # shared ones count once
     say(
         f"{model.name}: {megabytes(weights)} of weights ({model.precision}, {model.devices}), "
-        f"about {megabytes(needed)} to measure with"
-        + ("" if free is None else f"; {megabytes(free)} are free on {device}")
+        f"{megabytes(needed)} to measure with" + ("" if free is None else f", {megabytes(free)} free")
     )
     if free is not None and needed > free:
         ways = ["shorter windows (lengths)", "some queries instead of all" if queries is None else "fewer queries"]

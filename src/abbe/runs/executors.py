@@ -34,7 +34,7 @@ class Executor(ABC):
 
     @abstractmethod
     def make(self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Has) -> None:
-        """As `Parts.each` calls it."""
+        """Make the missing parts, as `Parts.each` asks."""
 
     def finish(self) -> None:  # noqa: B027 - nothing to do for most
         """Called before the result is saved: all parts are there."""

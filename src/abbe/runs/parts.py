@@ -82,7 +82,7 @@ class Parts:
         return content
 
     def tensors(self, name: str) -> Tensors | None:
-        """With their notes; None if they are missing or damaged."""
+        """Tensors with their notes; None if they are missing or damaged."""
         return self._read(name, TENSORS, lambda path: _read_tensors(path, self.run, name))
 
     def keep_tensors(self, name: str, tensors: Mapping[str, Tensor], notes: Mapping[str, Any] | None = None) -> None:

@@ -23,6 +23,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from .. import _declared
 from .._arguments import whole
 from .._errors import AbbeError
@@ -76,8 +78,6 @@ class Actor(Executor):
         threading.Thread(target=copy_context().run, args=call, daemon=True).start()
 
     def _run(self, study: str, arguments: Mapping[str, Any], here: str, threads: int) -> None:
-        import torch
-
         torch.set_num_threads(threads)
         try:
             function = _declared.studies()[study].load(study)
@@ -101,7 +101,7 @@ class Actor(Executor):
         return name, answer
 
     def make(self, folder: Path | None, names: Sequence[str], make: Make, step: Make, has: Has) -> None:
-        """As the executor of the study: serve this stage until a part of a later one is wanted."""
+        """Serve this stage, as the executor of the study, until a part of a later one is wanted."""
         self._stage += 1
         while True:
             stage, name = self._pending or self._wanted.get()
@@ -190,7 +190,7 @@ class RayExecutor(Executor):
 
 
 def _executor(ray: Any, actors: int, options: Mapping[str, Any], study: str, arguments: dict[str, Any]) -> RayExecutor:
-    """For one call of a study; its text is read here and sent, its model is loaded by every actor."""
+    """An executor for one call of a study; its text is read here and sent, its model is loaded by every actor."""
     if arguments.get("folder") is None:
         raise AbbeError("actors return their parts to a folder: give folder=...")
     if "text" in arguments and not isinstance(arguments["text"], Text | None):

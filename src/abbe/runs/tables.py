@@ -1,4 +1,4 @@
-"""From the records of windows to the table of a run: means over windows, intervals, and tests over all heads.
+"""The table of a run from the records of its windows: means over windows, intervals, and tests over all heads.
 
 Critical N has several readings. arXiv 2508.17821 compares the distance of the selected tokens with an expected one:
 that can be the mean over random sets, drawn here, or the formula of its Theorem 1(2) without epsilon. The
@@ -43,7 +43,7 @@ def rejecting_name(level: float, expected: str, test: str) -> str:
 
 
 def units_key(expected: str, test: str, level: float) -> str:
-    """In the record of a window: critical N of its tests, (test,), +inf if every N is rejected."""
+    """Name in the record of a window: critical N of its tests, (test,), +inf if every N is rejected."""
     return f"critical/{expected}/{test}@{level:g}"
 
 
@@ -184,7 +184,7 @@ def _over(dim: int, name: str, x: Tensor, values: Tensor) -> Tensor:
 
 
 def _joined_windows(name: str, parts: Mapping[str, Tensor], settings: Settings) -> Numbers:
-    """From numbers (window, ...)."""
+    """Means over windows with their intervals, from numbers (window, ...)."""
     values = parts["value"]
     low, high = measures.bootstrap_interval(
         values, level=settings.level, resamples=settings.resamples, seed=settings.seed,

@@ -51,7 +51,7 @@ class Watch:
 
 
 class _Bar(Watch):
-    """On a terminal or in a notebook: one bar, gone at the end."""
+    """One bar on a terminal or in a notebook, gone at the end."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -73,7 +73,7 @@ class _Bar(Watch):
 
 
 class _Lines(Watch):
-    """In a pipe, a file or CI: a plain line per minute, from its own thread, since one step may take longer."""
+    """A plain line per minute in a pipe, a file or CI, from its own thread, since one step may take longer."""
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(console)
@@ -130,10 +130,10 @@ class Stages:
             self._left[stage] -= 1
             self._watch.step(what)
 
-    def end(self, stage: str) -> None:
+    def end(self, stage: str, what: str = "") -> None:
         """The stage is over, or was done by an earlier call."""
         while self._left[stage] > 0:
-            self.step(stage, stage)
+            self.step(stage, what or stage)
 
 
 @contextmanager

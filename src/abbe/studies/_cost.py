@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,7 @@ class Rates:
 
     @classmethod
     def given(cls, flops: float, bandwidth: float, shape: Shape) -> Rates:
-        """For a described device: memory bandwidth and the launch of operations bound the measures."""
+        """Rates of a described device: memory bandwidth and the launch of operations bound the measures."""
         block = (OPERATIONS[0] + OPERATIONS[1] * shape.heads) * _LAUNCH
         per_key = (TRAFFIC[0] + TRAFFIC[1] * shape.head_width) / bandwidth
         return cls(_IN_A_LAYER * _LAUNCH, flops, flops, bandwidth, block, 0.0, per_key, "given")
@@ -119,7 +120,7 @@ class Costs:
 
     @property
     def seconds(self) -> float:
-        """Of all windows of all lengths, shared by the copies."""
+        """Seconds for all windows of all lengths, shared by the copies."""
         return float(self.table["seconds"].sum())
 
     @property
@@ -230,7 +231,7 @@ def cost(
     spread, copies = _placed(weights, max(each.peak for each in needed.values()), devices, memory)
 
     def seconds(length: float) -> tuple[float, float]:
-        """Of the pass of a window, and of its measures."""
+        """Seconds for the pass of a window, and for its measures."""
         measures = 0.0 if is_pass else rates.of_measures(shape, length, settings.queries)
         return rates.of_pass(shape, length, size), measures
 
@@ -276,7 +277,7 @@ def _without_weights(model: Any) -> tuple[str, LoadedModel]:
 
 
 def _settings(context: int | None, study: str, lengths: Any, windows: int, queries: int | str) -> Settings:
-    """As the study itself would set them."""
+    """Settings as the study itself would make them."""
     usual, temperatures = (REPORT_LENGTHS, REPORT_TEMPERATURES) if study == "report" else (LENGTHS, (1.0,))
     settings = settings_for(
         context, lengths=lengths, usual=usual, windows=whole("windows", windows, least=1), queries=queries,
@@ -328,7 +329,7 @@ _COPIED = 1 << 24  # numbers, more than any cache holds
 
 
 def clock() -> float:
-    """With one thread the time of the process, which other processes do not lengthen; else wall time."""
+    """The time of the process with one thread, which other processes do not lengthen; else wall time."""
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
@@ -424,8 +425,7 @@ def _fitted(terms: Sequence[Sequence[float]], seconds: Sequence[float], known: S
 
     Minimises relative errors: a long window must not drown the short ones.
     """
-    import numpy as np
-    from scipy.optimize import nnls
+    from scipy.optimize import nnls  # slow to import
 
     times = np.asarray(seconds)
     matrix = np.asarray(terms, dtype=float) / times[:, None]

@@ -33,7 +33,7 @@ def diagnose(
             are ignored.
         text: file or files, "-" for standard input, a `Text`, the text itself (a string that is not a path and has a
             space or a line break), or None for the sample that comes with abbe.
-        lengths: of windows in tokens, one or several; by default 64, 256 and 1024, as far as they fit the context, or
+        lengths: window lengths in tokens; by default 64, 256 and 1024, as far as they fit the context, or
             all of a shorter text.
         normalizer: another normalizer for the same logits; by default the model's own softmax, with its sinks.
         vectors: token vectors of the geometry: "value", "output" (values through the output projection), "hidden" (the

@@ -180,7 +180,7 @@ def _memory() -> Found:
 def _embedded() -> Found:
     """All files are there, and the weights have their full length."""
     try:
-        from safetensors import SafetensorError, safe_open
+        from safetensors import SafetensorError, safe_open  # of the extra `models`
     except ImportError:
         return "missing", "cannot be read without safetensors", "pip install 'abbe[models]'"
     try:

@@ -182,7 +182,7 @@ def report_each(
 
 
 def _listed(models: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> list[str]:
-    """In the given order; matches of a pattern by name, numbers by value, so that step 900 comes before step 1000."""
+    """Folders as given; matches of a pattern by name, numbers by value, so that step 900 comes before step 1000."""
     if not isinstance(models, str | os.PathLike):
         if not models:
             raise AbbeError("models is empty: give names or folders, or a pattern such as 'checkpoints/*'")

@@ -368,7 +368,7 @@ def _mark(verdict: Verdict) -> dict[str, Any]:
 
 def _panel(rows: Sequence[dict[str, Any]], largest: float, theme: Theme, last: bool) -> dict[str, Any]:
     """One section; only the last panel has the labels of the axis that all share."""
-    from ..views.charts import Plot, axis, by_value, names_axis
+    from ..views.charts import Plot, axis, by_value, names_axis  # as above
 
     ticks: dict[str, Any] = {
         "values": [10.0**k for k in range(-2, 7)],

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..words.numbers import number
+from ..words.numbers import listed, number
 from ._quantities import Grid, Values, finite_values
 
 SELECTIVE = 0.90  # entropy as a share of its ceiling ln n; `uniform` counts only for a head that was below it
@@ -151,8 +152,8 @@ class Alert:
 
     @property
     def where(self) -> str:
-        """ "head 2.1", or "the loss"."""
-        return "the loss" if self.layer is None else f"head {self.layer}.{self.head}"
+        """ "layer 2, head 1", or "the loss"."""
+        return "the loss" if self.layer is None else f"layer {self.layer}, head {self.head}"
 
     @property
     def numbers(self) -> str:
@@ -162,9 +163,8 @@ class Alert:
         return f"{self.kind.number} {number(self.value, 3)}, threshold {number(self.threshold)}"
 
     def __str__(self) -> str:
-        where = "loss" if self.layer is None else f"layer {self.layer}, head {self.head}"
         value = "" if self.value is None else f" ({self.value:.3g}, threshold {self.threshold:g})"
-        return f"step {self.step}: {self.rule} in {where}{value}"
+        return f"step {self.step}: {self.rule} in {self.where}{value}"
 
 
 class Alerts:
@@ -245,15 +245,23 @@ def _compared(values: Values) -> dict[str, list[tuple[int, int, float]]]:
     return compared
 
 
+def first_heads(alerts: Sequence[Alert], most: int = 4) -> str:
+    """ "layer 0, heads 2 and 3; layer 1, head 5; …": the first heads of alerts."""
+    heads = list(dict.fromkeys((alert.layer, alert.head) for alert in alerts if alert.layer is not None))
+    by_layer: dict[int, list[int | None]] = {}
+    for layer, head in heads[:most]:
+        by_layer.setdefault(layer, []).append(head)
+    named = [f"layer {layer}, {listed('head', of_layer)}" for layer, of_layer in by_layer.items()]
+    return "; ".join([*named, "…"] if len(heads) > most else named)
+
+
 def summary(alerts: list[Alert]) -> list[str]:
     """One line per rule: which heads, and the range of values."""
     lines = []
     for rule in dict.fromkeys(alert.rule for alert in alerts):
         first, *others = same = [alert for alert in alerts if alert.rule == rule]
-        heads = ", ".join(f"{alert.layer}.{alert.head}" for alert in same[:5] if alert.layer is not None)
-        more = f" and {len(same) - 5} more" if len(same) > 5 else ""
         values = finite_values([[alert.value for alert in same if alert.value is not None]])
         extreme = f", from {min(values):.3g} to {max(values):.3g} (threshold {first.threshold:g})" if values else ""
-        line = f"step {first.step}: {rule} in {len(same)} heads ({heads}{more}){extreme}"
+        line = f"step {first.step}: {rule} in {len(same)} heads ({first_heads(same)}){extreme}"
         lines.append(line if others else str(first))
     return lines

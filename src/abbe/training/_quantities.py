@@ -109,7 +109,7 @@ class Measured:
     control: Grid | None = None
 
     def shares(self) -> Grid:
-        """Of the limit; NaN where it is 0, or there is none."""
+        """Shares of the limit; NaN where it is 0, or there is none."""
         pairs = [zip(heads, limits, strict=True) for heads, limits in zip(self.value, self.limit or (), strict=False)]
         return [[x / most if most > 0 else math.nan for x, most in heads] for heads in pairs]
 

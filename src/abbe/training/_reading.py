@@ -109,7 +109,7 @@ def row_readings(
     used = counted & ~bad.flatten(0, 1)
 
     def reading(measure: Reading, size: int | None = None) -> Reading:
-        """By head, of the rows that are used; `size` is the index of a set size."""
+        """A reading by head, of the rows that are used; `size` is the index of a set size."""
 
         def part(x: Tensor) -> Tensor:
             return by_head(x if size is None else x[..., size])
@@ -487,7 +487,7 @@ def _random_states_kept(devices: Iterable[torch.device]) -> ExitStack:
 
 
 def no_change(heads: int) -> State:
-    """For a rank or layer whose inputs were not kept."""
+    """Nothing, for a rank or layer whose inputs were not kept."""
     return change_sums(torch.zeros(heads, 1), torch.zeros(heads, 1, dtype=torch.bool), (1,))
 
 

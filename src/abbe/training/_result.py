@@ -17,7 +17,7 @@ from ..words.finding import Answer
 from ..words.frames import EACH_HEAD, Frame, column
 from ..words.manifest import model_name, part_of
 from ..words.numbers import many, number
-from ._alerts import Alert, rule_named
+from ._alerts import Alert, first_heads, rule_named
 from ._quantities import Quantity, tracker_name, unpacked
 from ._record import STEPS, STUDY, StepsFile, encoded_step
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 _SCRIPTS = ("page.js", "data.js", "watch.js")
 _NAMED = 3  # kinds of alerts that a sentence names
-_HEADS = 4  # heads that it names of each
 _IN_TERMINAL, _ON_CARD = 12, 60  # alerts
 _PARTS = ("value", "limit", "control")  # of a measure
 _STEP = column("step", pl.Int64, "of the training, from 1")
@@ -266,8 +265,7 @@ def _kind(same: Sequence[Alert]) -> str:
     if len(heads) == 1:
         again = f" (and {len(same) - 1} times again)" if len(same) > 1 else ""
         return f"{name} in {heads[0]} at step {step}{again}"
-    named = ", ".join(head.removeprefix("head ") for head in heads[:_HEADS])
-    return f"{name} in {len(heads)} heads from step {step} on ({named}{', …' if len(heads) > _HEADS else ''})"
+    return f"{name} in {len(heads)} heads from step {step} on ({first_heads(same)})"
 
 
 def shared_by(limits: Sequence[float | None]) -> float | None:
@@ -283,7 +281,7 @@ def _alert_table(training: Training, most: int, medium: str) -> TextTable:
     events = training.events()[::-1]
     rows = [
         [
-            *(event.kind.event, f"{event.step:,}", event.where.removeprefix("head ")),
+            *(event.kind.event, f"{event.step:,}", event.where),
             *(number(event.value, 3), number(event.threshold)),
         ]
         for event in events[:most]

@@ -84,7 +84,7 @@ class OwnWriter:
 
     @cached_property
     def _writer(self) -> Any:
-        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard import SummaryWriter  # needs tensorboard
 
         return SummaryWriter(self._folder)
 
@@ -122,7 +122,7 @@ def log_to(
 
 def reporters(args: Any, state: Any, control: Any, kwargs: Mapping[str, Any]) -> list[Tracker]:
     """Trainer's own trackers: the callbacks that transformers keeps among its integrations."""
-    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK  # slow to import
 
     kinds = tuple(kind for kind in INTEGRATION_TO_CALLBACK.values() if isinstance(kind, type))
     context = {name: kwargs.get(name) for name in ("model", "processing_class")}

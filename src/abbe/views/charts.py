@@ -87,7 +87,7 @@ def depth_axis(title: str) -> Channel:
 
 
 def linear_axis(field: str, title: str, values: Sequence[float]) -> Channel:
-    """From zero; the uppermost tick stays below the edge."""
+    """An axis from zero; the uppermost tick stays below the edge."""
     return axis(field, title, (1.08 * min((0.0, *values)), 1.08 * max((0.0, *values)) or 1.0))
 
 
@@ -109,7 +109,7 @@ def near_axis(field: str, title: str, values: Sequence[float], most: float = mat
 
 
 def share_axis(field: str, title: str, _: Sequence[float] = ()) -> Channel:
-    """From 0 to 1, whatever the values."""
+    """An axis from 0 to 1, whatever the values."""
     return axis(field, title, (0, 1.04))
 
 
@@ -218,7 +218,7 @@ class Data:
         return replace(self, rows=[row for row in self.rows if None not in map(row.get, fields)])
 
     def adding(self, **columns: str) -> Data:
-        """With columns computed by these expressions of Vega."""
+        """Rows with columns computed by these expressions of Vega."""
         return self._then({"calculate": text, "as": name} for name, text in columns.items())
 
     def _then(self, steps: Iterable[Spec]) -> Data:
@@ -508,7 +508,7 @@ def drawings(chart: dict[str, Any]) -> dict[str, bytes]:
 
 
 def as_svg(chart: Mapping[str, Any]) -> str:
-    import vl_convert
+    import vl_convert  # as above
 
     return vl_convert.vegalite_to_svg(for_xml(chart), vl_version=vega_lite_version())
 

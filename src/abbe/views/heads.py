@@ -323,7 +323,7 @@ def head_map(tips: Mapping[str, str]) -> Plot:
 
 
 def map_height(rows: Sequence[Row]) -> int:
-    """As high as there are layers of the model, within limits."""
+    """Height for the layers of the model, within limits."""
     return max(60, min(420, 26 * len({row["layer"] for row in rows})))
 
 

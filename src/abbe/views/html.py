@@ -84,7 +84,7 @@ def vega() -> str:
 @cache
 def vega_lite_version() -> str | None:
     """The version that altair writes for; None (the newest) if it is not available."""
-    import vl_convert
+    import vl_convert  # as above
 
     version = ".".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
     return version if version in vl_convert.get_vegalite_versions() else None
@@ -178,7 +178,7 @@ def plain_value(value: Any) -> Any:
 
 
 def both_themes(specifications: Mapping[ThemeName, Mapping[str, Mapping[str, Any]]]) -> dict[str, Any]:
-    """From charts by theme to charts by name: both looks, and their shared data once."""
+    """Charts by name from charts by theme: both looks, and their shared data once."""
     charts: dict[str, Any] = {}
     for theme in THEMES:
         for name, specification in specifications[theme].items():

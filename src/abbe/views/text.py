@@ -57,7 +57,7 @@ def new_table(*right: str, **options: Any) -> Table:
 
 
 def draw(table: TextTable) -> Table:
-    """As a table of the terminal."""
+    """Draw it as a table of the terminal."""
     drawn = new_table(title=table.title or None, title_justify="left")
     for number, name in enumerate(table.columns):
         aligned = "left" if number == 0 or name in table.left else "right"

@@ -251,7 +251,8 @@ def card(shown: View | Viewed) -> str:
         '<div'
     """
     view = _view_of(shown, "card")
-    from .charts import svg  # of the extra `report`
+    # Of the extra `report`.
+    from .charts import svg
     from .html import render
 
     charts = map(svg, list(view.drawn("light")["light"].values())[:1])

@@ -88,7 +88,7 @@ class Step:
 
 
 def findings_from(content: Iterable[Mapping[str, Any]]) -> tuple[Finding, ...]:
-    """From their `asdict` form."""
+    """Findings from their `asdict` form."""
     return tuple(
         Finding(one["topic"], one["sentence"], one["rule"], one["numbers"], tuple((a, b) for a, b in one["heads"]))
         for one in content

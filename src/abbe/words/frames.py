@@ -49,7 +49,7 @@ class Column:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the column and of the ends of its interval."""
+        """Names of the column and of the ends of its interval."""
         return (self.name, f"{self.name}_low", f"{self.name}_high") if self.interval else (self.name,)
 
     def text(self, row: Mapping[str, Any], missing: str = MISSING) -> str:

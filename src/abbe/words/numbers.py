@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
@@ -70,6 +70,12 @@ def heads_of(count: int, total: int, singular: str, plural: str) -> str:
     return f"{count} of {total} heads {singular if count == 1 else plural}"
 
 
+def listed(noun: str, numbers: Sequence[object]) -> str:
+    """ "head 2", "heads 2, 3 and 6"."""
+    *first, last = map(str, numbers)
+    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
+
+
 def tokens(count: float) -> str:
     """ "1 token", "20 tokens", "26.9 tokens"."""
     return f"{number(count, 3)} token{'' if count == 1 else 's'}"
@@ -81,7 +87,7 @@ def power_of_n(decay: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """In the two largest units: "48.9 s", "4 min 22 s", "17 h"; empty if it is not known."""
+    """A duration in the two largest units: "48.9 s", "4 min 22 s", "17 h"; empty if it is not known."""
     if seconds is None or not math.isfinite(seconds):
         return ""
     if seconds < 60:
@@ -109,5 +115,5 @@ def data_size(count: float) -> str:
 
 
 def sentence(words: str) -> str:
-    """With a capital letter."""
+    """The words with a capital letter."""
     return words[:1].upper() + words[1:]

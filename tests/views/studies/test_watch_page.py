@@ -19,7 +19,10 @@ from abbe.views import card, figures, page
 
 UNCHECKED = {"every": 50, "alerts": False}
 AGAIN = [(50, "sink", 0, 0, 0.4, 0.3), (200, "sink", 0, 0, 0.5, 0.3)]
-THREE = "entropy collapse in head 1.2 at step 350; logit above 100 in 2 heads from step 400 on (0.1, 1.0)."
+THREE = (
+    "entropy collapse in layer 1, head 2 at step 350; logit above 100 in 2 heads from step 400 on "
+    "(layer 0, head 1; layer 1, head 0)."
+)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,7 @@ THREE = "entropy collapse in head 1.2 at step 350; logit above 100 in 2 heads fr
             "bad",
             "1 alert: NaN or infinity in the loss at step 50.",
         ),
-        ({"alerts": AGAIN}, "look", "2 alerts: sink formed in head 0.0 at step 50 (and 1 times again)."),
+        ({"alerts": AGAIN}, "look", "2 alerts: sink formed in layer 0, head 0 at step 50 (and 1 times again)."),
     ],
 )
 def test_what_happened_in_one_sentence(options: dict[str, Any], grade: str, sentence: str) -> None:
@@ -184,5 +187,5 @@ def test_a_long_run_of_many_heads_stays_below_five_megabytes() -> None:
 
 def test_the_terminal_shows_sentence_alerts_and_last_values() -> None:
     text = printed(made.training(), 100)
-    for words in ("3 alerts:", "logit above 100", "1.0", "Over all heads, step 1,000", "largest weight"):
+    for words in ("3 alerts:", "logit above 100", "layer 1, head 0", "Over all heads, step 1,000", "largest weight"):
         assert words in text

@@ -327,7 +327,7 @@ def gguf_error(
 
 
 def _is_float32(file: Path) -> bool:
-    from gguf import GGMLQuantizationType, GGUFReader
+    from gguf import GGMLQuantizationType, GGUFReader  # of the extra `models`
 
     return all(tensor.tensor_type == GGMLQuantizationType.F32 for tensor in GGUFReader(file).tensors)
 
@@ -376,7 +376,7 @@ def in_dtype(network: Any, dtype: str) -> Iterator[None]:
 
 def check(folder: Path, wanted: dict[str, Tensor], job: dict[str, Any], tokenizer: Any) -> float:
     """The largest difference of the outputs over their standard deviation; an error if it is too large."""
-    from safetensors.torch import load_file
+    from safetensors.torch import load_file  # of the extra `models`
 
     with tempfile.TemporaryDirectory(prefix="abbe-export-") as work:
         answer = Path(work) / "answer.safetensors"

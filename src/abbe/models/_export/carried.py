@@ -119,10 +119,10 @@ def _attach(network: nn.Module, path: str) -> None:
 
 
 def _plan_file(name: str | os.PathLike[str], options: dict[str, Any]) -> str:
-    """In the folder, or from the same place on the hub as the weights."""
+    """The plan's file, in the folder or from the same place on the hub as the weights."""
     if Path(name).is_dir():
         return str(Path(name, options.get("subfolder") or "", CARRIED_FILE))
-    from transformers.utils.hub import cached_file
+    from transformers.utils.hub import cached_file  # slow to import
 
     hub = ("cache_dir", "force_download", "local_files_only", "revision", "subfolder", "token")
     return str(cached_file(str(name), CARRIED_FILE, **{key: options[key] for key in hub if key in options}))
@@ -131,7 +131,7 @@ def _plan_file(name: str | os.PathLike[str], options: dict[str, Any]) -> str:
 @lru_cache(maxsize=64)
 def _config_class(kind: str, architecture: str) -> Any:
     """The config class of a model type in the variant that carries a plan, registered with the auto classes."""
-    import transformers
+    import transformers  # slow to import
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     base, network = CONFIG_MAPPING[kind], getattr(transformers, architecture, None)

@@ -1,6 +1,7 @@
 """Run by `check` as a script in a separate process: the outputs of a folder there. It does not use abbe.
 
-A job comes as JSON on standard input. If the folder must work without abbe, importing it is an error.
+A job comes as JSON on standard input. If the folder must work without abbe, importing it is an error, so that all
+other imports follow that ban.
 """
 
 import json

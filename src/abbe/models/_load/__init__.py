@@ -50,7 +50,7 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
         >>> abbe.models.wrap(loaded.network, loaded.tokenizer, "mine").name
         'mine'
     """
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel  # slow to import
 
     network = unwrapped(network, alone=True)
     if not isinstance(network, PreTrainedModel):
@@ -288,7 +288,7 @@ def llama_configuration(shape: Mapping[str, Any]) -> Any:
         >>> abbe.models.llama_configuration(sizes).head_dim
         16
     """
-    from transformers import LlamaConfig
+    from transformers import LlamaConfig  # slow to import
 
     if unknown := sorted(set(map(str, shape)) - set(_SIZES)):
         raise AbbeError(f"shape has no {unknown[0]!r}: it has {', '.join(_SIZES)}")
@@ -322,7 +322,7 @@ def built(config: Any, *, name: str, hollow: bool = False) -> LoadedModel:
         >>> round(sum(one.numel() for one in model.network.parameters()) / 1e9)
         71
     """
-    import transformers
+    import transformers  # slow to import
 
     auto, kind = choose(config, name)
     place = torch.device("meta" if hollow else "cpu")
@@ -381,7 +381,7 @@ def _described(
 
 def _read_network(folder: Path, config: Any, auto: str, placed: Placement) -> Any:
     """The weights of the folder; transformers would initialise missing ones at random, and leave others out."""
-    import transformers
+    import transformers  # slow to import
 
     # A missing pooler is drawn at random, but no attention depends on it: fork, so that it is always the same.
     with one_line(f"cannot read the model in {folder}"), torch.random.fork_rng(devices=[]):

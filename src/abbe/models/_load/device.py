@@ -35,7 +35,7 @@ class Placement:
 
 
 def placement(device: DeviceLike | None, dtype: DtypeLike | None, device_map: DeviceMap | None) -> Placement:
-    """By default the CPU and float32; anything unavailable is refused before a file is read."""
+    """Device and dtype, by default the CPU and float32; anything unavailable is refused before a file is read."""
     wanted = as_dtype(torch.float32 if dtype is None else dtype)
     if device_map is None:
         place = as_device(CPU if device is None else device)

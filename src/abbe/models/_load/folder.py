@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..._arguments import shown
 from ..._errors import AbbeError
@@ -70,7 +71,7 @@ def read_settings(folder: Path, name: str = "config.json") -> dict[str, Any]:
 
 def read_config(folder: Path) -> Any:
     """The configuration in a folder, by transformers, without what could fetch code or read other files."""
-    from transformers import AutoConfig
+    from transformers import AutoConfig  # slow to import
 
     if not (folder / "config.json").is_file():
         raise AbbeError(f"{folder} has no config.json: it is not a model in the Hugging Face layout")
@@ -87,7 +88,7 @@ def read_config(folder: Path) -> Any:
 
 
 def _check_settings(folder: Path, settings: dict[str, Any]) -> None:
-    from huggingface_hub import constants
+    from huggingface_hub import constants  # slow to import
 
     may_fetch = importlib.util.find_spec("kernels") is not None and not constants.HF_HUB_OFFLINE
     if not isinstance(settings.get("model_type"), str):
@@ -140,7 +141,7 @@ def _is_built_in(choice: Any) -> bool:
 
 def read_tokenizer(folder: Path, config: Any = None, **options: Any) -> Any:
     """The tokenizer in a folder, by transformers, once its settings are checked."""
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer  # slow to import
 
     _check_tokenizer(folder, config)
     with one_line(f"cannot read the tokenizer in {folder / options.get('gguf_file', '')}"):
@@ -150,7 +151,7 @@ def read_tokenizer(folder: Path, config: Any = None, **options: Any) -> Any:
 
 def _check_tokenizer(folder: Path, config: Any) -> None:
     """Refuse tokenizer settings that load something other than a tokenizer, or read files elsewhere."""
-    import transformers
+    import transformers  # slow to import
 
     name = "tokenizer_config.json"
     settings = read_settings(folder, name) if (folder / name).is_file() else {}
@@ -167,7 +168,7 @@ def _check_tokenizer(folder: Path, config: Any) -> None:
 
 
 def _is_tokenizer(named: Any) -> bool:
-    from transformers import PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase  # slow to import
     from transformers.utils.import_utils import DummyObject
 
     # A class whose package is not installed is a dummy, which says so.
@@ -183,7 +184,7 @@ def _is_ours(folder: Path, name: str) -> bool:
 
 def weight_headers(folder: Path) -> Header:
     """Names, dtypes and sizes of the weights that transformers will read, from safetensors inside the folder."""
-    from safetensors import safe_open
+    from safetensors import safe_open  # of the extra `models`
 
     merged: Header = {}
     for file in _weight_files(folder):
@@ -234,11 +235,11 @@ def _inside(folder: Path, name: str) -> Path:
 
 
 def check_size(config: Any, auto: str, held: int, parts: int, where: str) -> None:
-    """Refuse a configuration of a network that the files, with so many numbers in so many weights, cannot fill.
+    """Refuse a configuration of a network larger than the files, which hold these numbers of weights and parts.
 
     The network is built without memory, and not to the end if it has far more parts.
     """
-    import transformers
+    import transformers  # slow to import
 
     with (
         one_line(f"cannot read the model {where}"),
@@ -261,9 +262,7 @@ def check_size(config: Any, auto: str, held: int, parts: int, where: str) -> Non
 
 @contextmanager
 def _at_most(count: int, where: str) -> Iterator[None]:
-    """Inside, this thread may register so many parameters."""
-    from torch.nn.modules.module import register_module_parameter_registration_hook
-
+    """Inside, this thread may register at most `count` parameters."""
     thread, left = threading.get_ident(), [count]
 
     def registered(*args: object) -> None:

@@ -94,7 +94,7 @@ class _Cursor:
 
     def weight(self) -> tuple[str, int, int]:
         """Name of a weight, how many numbers it has, and where it ends, counted from the start of the first one."""
-        from gguf.constants import GGML_QUANT_SIZES
+        from gguf.constants import GGML_QUANT_SIZES  # of the extra `models`
 
         name, elements = self.text().decode(errors="replace"), 1
         for _ in range(self.number(_U32)):
@@ -142,7 +142,7 @@ def gguf_folder(path: Path) -> Path | None:
 
     A folder that is damaged, or was converted by other versions of the packages, is replaced.
     """
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError  # of the extra `models`
 
     digest = file_sha256(path)
     folder = cache_folder() / "gguf" / digest
@@ -165,7 +165,7 @@ def gguf_folder(path: Path) -> Path | None:
 
 
 def _put(new: Path, folder: Path, aside: Path) -> None:
-    """By renaming, so that the folder is complete or absent; another process may do the same at any moment."""
+    """Rename it into place, so that it is complete or absent; another process may do the same at any moment."""
     with suppress(FileNotFoundError):
         os.rename(folder, aside)
     try:
@@ -237,7 +237,7 @@ def _check_blocks(path: Path, header: Header) -> None:
 
 def _tokenizer(path: Path, settings: Mapping[str, Any]) -> Any:
     """The tokenizer of the file, with a begin token if the file asks for one."""
-    from tokenizers.processors import TemplateProcessing
+    from tokenizers.processors import TemplateProcessing  # slow to import
 
     with redirect_stderr(io.StringIO()):
         tokenizer = read_tokenizer(path.parent, gguf_file=path.name)  # settings beside the file are read, too

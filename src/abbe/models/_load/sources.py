@@ -56,7 +56,7 @@ def choose(config: Any, where: str | Path, saved: str | None = None) -> tuple[st
 
     From the class that the weights were saved as; a head that the weights lack is never initialised.
     """
-    from transformers.models.auto import modeling_auto as auto
+    from transformers.models.auto import modeling_auto as auto  # slow to import
 
     kind = str(config.model_type)
     saved = saved or (getattr(config, "architectures", None) or [None])[0]
@@ -137,7 +137,7 @@ def looks_like_hub_id(name: str) -> bool:
 
 def hub_folder(name: str, revision: str | None) -> Path:
     """The local snapshot of a hub model: fetched if there is a network, else from the cache."""
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import errors, snapshot_download  # slow to import
 
     at = f" at revision {revision!r}" if revision else ""
     try:
@@ -161,7 +161,7 @@ def hub_folder(name: str, revision: str | None) -> Path:
 
 def cached_folder(name: str, revision: str | None = None) -> Path | None:
     """A snapshot that another program started; whether it is complete shows when it is read."""
-    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub import try_to_load_from_cache  # slow to import
 
     if not looks_like_hub_id(name):
         return None

@@ -182,7 +182,7 @@ class Session:
 
 def register(name: str, attend: Callable[..., Any], make_mask: Any, undo: ExitStack) -> None:
     """Register an attention function, and its mask function if any, with transformers until `undo` closes."""
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface  # slow to import
 
     for interface, function in ((AttentionInterface, attend), (AttentionMaskInterface, make_mask)):
         if function is not None:
@@ -236,7 +236,7 @@ def watch_passes(
 
 
 def models_within(network: nn.Module) -> list[tuple[str, nn.Module]]:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel  # slow to import
 
     return [(name, part) for name, part in network.named_modules() if isinstance(part, PreTrainedModel)]
 

@@ -54,7 +54,7 @@ class MaskPolicy:
         dtype: torch.dtype = torch.float32, config: Any = None, **options: Any,
     ) -> Tensor | None:  # fmt: skip
         """The mask that the model would have had, with the signature that transformers expects."""
-        from transformers.masking_utils import sdpa_mask
+        from transformers.masking_utils import sdpa_mask  # slow to import
 
         seen: Tensor | None = sdpa_mask(
             allow_is_causal_skip=allow_is_causal_skip and self._skip_causal,
@@ -228,7 +228,7 @@ def checked_mask(where: str, mask: object) -> Tensor | None:
 
 
 def refuse_weights(where: str, requested: object) -> None:
-    """For output_attentions transformers would silently return an empty tuple."""
+    """Refuse output_attentions, for which transformers would silently return an empty tuple."""
     if requested:
         raise AbbeError(
             f"{where} was asked for output_attentions, but no attention matrix is formed under a tap or swap; leave it "
@@ -241,7 +241,7 @@ def model_attention(call: RawCall) -> Tensor:
     options = call.options
     if options.softcap is not None or options.sink is not None:  # transformers' function has neither
         return normalized_attention("softmax", call)
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward  # slow to import
 
     output: Tensor = sdpa_attention_forward(
         call.module, call.query, call.key, call.value, call.mask, dropout=options.dropout, scaling=options.scale,

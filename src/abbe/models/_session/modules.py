@@ -55,7 +55,7 @@ class ProjectionFinder:
     """Finds the linear map that reads an attention output first."""
 
     def __init__(self, network: nn.Module, layers: Layers) -> None:
-        from transformers.pytorch_utils import Conv1D
+        from transformers.pytorch_utils import Conv1D  # slow to import
 
         self._layers = layers
         self._pending: tuple[LayerKey, Tensor] | None = None
@@ -143,7 +143,7 @@ def _unrouted(network: nn.Module, module: nn.Module | None) -> AbbeError:
 
 def use_text_part(network: nn.Module) -> str:
     """Advice at the end of an error: the part that reads text, of a model that also reads images or sound."""
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel  # slow to import
 
     parts = dict(network.named_modules())
     paths = [path for path in _TEXT_PARTS if isinstance(parts.get(path), PreTrainedModel)]
@@ -236,7 +236,7 @@ def configs_within(network: nn.Module) -> list[Any]:
 
 def _configs_held(network: nn.Module) -> Iterator[tuple[nn.Module, str, Any]]:
     """Every attribute of a module that is a config."""
-    from transformers import PreTrainedConfig
+    from transformers import PreTrainedConfig  # slow to import
 
     for module in network.modules():
         yield from ((module, key, value) for key, value in vars(module).items() if isinstance(value, PreTrainedConfig))

@@ -198,7 +198,7 @@ def checked_output(network: Any, inputs: dict[str, Any]) -> list[Tensor]:
 
 
 def last_tokens(network: Any, texts: int, tokens: int) -> int | None:
-    """For how many of the last tokens of texts logits are computed; None for all, or if the model cannot choose."""
+    """How many of the last tokens of texts get logits; None for all, or if the model cannot choose."""
     per_token = texts * _vocabulary(network)
     if tokens * per_token <= MOST_LOGITS or not makes_some_logits(network) or network.base_model is network:
         return None

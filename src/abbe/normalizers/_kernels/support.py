@@ -97,7 +97,7 @@ def {name}(scores, params, sink, shape, places, counts, starts, sink_weights, qu
 
 @kernel
 def tile_scratch(query: Any, keys: int) -> Any:
-    """For scores of a few rows, and their queries; the first panel may begin before the first key, the sink is last."""
+    """Space for a few rows' scores and queries; the first panel may begin before the first key, the sink is last."""
     width = (keys + 1 + 2 * PANEL) if query.shape[0] > 0 else 1
     rows = min(max(_TILE // width // ROWS, 2) * ROWS, _TILE_ROWS)
     return np.empty((rows, width), np.float32), np.empty(rows * query.shape[1], np.float32)

@@ -60,9 +60,9 @@ def calibrate(
         windows: how many windows to fit on.
         held_out: how many further windows to measure the losses on, which share no text with the others; fewer than
             six give numbers, but cannot show a change.
-        length: of all windows, in tokens; 512 by default, or the model's context if that is less.
+        length: window length in tokens; 512 by default, or the model's context if that is less.
         queries: how many queries per window, one from each of as many equal stretches, or "all".
-        steps: of the fit, at most.
+        steps: the most steps of the fit.
         finetune: further steps of Adam on the loss of the windows, end to end, for the same parameters only.
         seed: random seed; the same seed gives the same numbers.
         level: coverage of the intervals, in (0, 1).
@@ -78,8 +78,8 @@ def calibrate(
 
     Commands:
         abbe calibrate --with entmax:alpha=1.5
-        abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50 --out fitted
-        abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32' --figures figures
+        abbe calibrate smollm2 --with topk:k=32 --text book.txt --finetune 50
+        abbe calibrate --with 'layers.2-5=sparsemax; layers.0.heads.3=topk:k=32'
 
     Examples:
         >>> model = abbe.load("embedded")

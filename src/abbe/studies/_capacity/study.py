@@ -61,7 +61,7 @@ def capacity(
         grid: "exact" searches for the least whole N; "coarse" tries powers of 2 only and interpolates N between them,
             in about half the time. Layers always use the coarse one.
         layers: also truncate every layer alone.
-        layer_lengths: at which of the lengths; by default all.
+        layer_lengths: the lengths at which layers are measured; by default all.
         layer_windows: how many of the windows, evenly spaced, are used for that; separability of layers uses all.
             Intervals from fewer than six are too narrow: those from four contain the true number in at most 87 % of
             cases, whatever the level.
@@ -83,7 +83,7 @@ def capacity(
 
     Commands:
         abbe capacity
-        abbe capacity smollm2 --text book.txt --tau 0.01 --lengths 256,1024 --no-layers --out smollm2-capacity
+        abbe capacity smollm2 --text book.txt --lengths 256,1024 --no-layers
         abbe capacity ./my-model --way renormalised --figures figures --json
         abbe capacity smollm2 --text book.txt --targets last:128
 

@@ -1,4 +1,4 @@
-"""From records to the tables of a comparison.
+"""The tables of a comparison, from records.
 
 Capacity is found as in `abbe capacity`, but always over the loss of the baseline: a normalizer that is worse than the
 baseline by more than tau with all its keys has no capacity.

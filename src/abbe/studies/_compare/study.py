@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ... import measures, models
+from ... import measures, models, studies
 from ..._arguments import between, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...measures import Reading, Rows, State
@@ -76,14 +76,14 @@ def compare(
         model, text: as for `diagnose`.
         normalizers: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
             "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
-        length: of the windows, in tokens; by default 512, or the model's context where it is shorter.
+        length: window length in tokens; by default 512, or the model's context where it is shorter.
         windows: how many; intervals come from resampling them, and fewer than 6 (8 at a level of 0.99) give no
             recommendation.
         queries: how many of each window selectivity is measured on.
         tau: relative rise of the loss that the capacity allows, in (0, 1).
         grid: of the capacity search, as for `capacity`: "coarse" (powers of 2, with N interpolated between them) or
             "exact" (whole numbers, about twice as many passes).
-        needle_lengths: of the prompts of the needle test; by default 128, 256, 512 and 1024, as far as the context
+        needle_lengths: prompt lengths of the needle test; by default 128, 256, 512 and 1024, as far as the context
             goes, and `length` if it is longer.
         prompts: how many of each kind, length and depth.
         calibrate: also compare every alternative (except files) after calibration on the first half of the text; all
@@ -105,7 +105,7 @@ def compare(
     Commands:
         abbe compare
         abbe compare smollm2 --with entmax:alpha=1.5 --with topk:k=32 --text book.txt
-        abbe compare smollm2 --with 'layers.10-29=softmax:temperature=0.8' --with file:fitted.safetensors
+        abbe compare smollm2 --with sparsemax --with file:fitted.safetensors
         abbe compare ./my-model --with sparsemax --calibrate --figures figures --json
 
     Examples:
@@ -240,7 +240,10 @@ class _Comparing:
             # The number of a contender, since its name may not be a valid file name.
             places = range(len(self.contenders))
             parts = {f"parts/{place}-{what}": (place, what) for place in places for what in self._steps}
-            self.parts.each(parts, lambda part: self._part(*parts[part]), self.stages.end)
+            said = {part: self._said(*named) for part, named in parts.items()}
+            self.parts.each(
+                parts, lambda part: self._part(*parts[part]), lambda part: self.stages.end(part, said[part])
+            )
             records = {one.name: self._records(place, one) for place, one in enumerate(self.contenders)}
             speed = self._speed()
         margins_of = {name: with_nan(record["needle"]["margins"]) for name, record in records.items()}
@@ -271,9 +274,7 @@ class _Comparing:
 
         A calibration is a part, with the run of `abbe calibrate` in its own folder.
         """
-        from ... import studies  # the public functions: studies do not import each other
-
-        public: Any = studies
+        public: Any = studies  # their public functions: no study imports another
         calibrations: dict[str, Any] = {}
         folders = {part: folder / "calibrated" / str(number) for part, number in self.fitted.items()}
 
@@ -285,7 +286,7 @@ class _Comparing:
             )  # fmt: skip
             self.parts.keep_json(part, {})
 
-        self.parts.each(self.fitted, make, self.stages.end)
+        self.parts.each(self.fitted, make, lambda part: self.stages.end(part, "calibration"))
         contenders = [Alternative(BASELINE, None)]
         for number, alternative in enumerate(self.alternatives):
             contenders.append(alternative)
@@ -298,12 +299,15 @@ class _Comparing:
                 self.skipped += [f"{name}: {why}" for why in calibration.manifest["skipped"]]
         return contenders
 
+    def _said(self, place: int, what: str) -> str:
+        return f"{self.contenders[place].name}: {what}"
+
     def _part(self, place: int, what: str) -> dict[str, Any]:
         """A record of an earlier call, or measured now, as it comes back from JSON."""
         make, part, contender = getattr(self, f"_measure_{what}"), f"parts/{place}-{what}", self.contenders[place]
 
         def step(_: object = None) -> None:
-            self.stages.step(part, f"{contender.name}: {what}")
+            self.stages.step(part, self._said(place, what))
 
         return self.parts.get_or_make(part, lambda: finite(make(place, contender, step)))
 

@@ -90,7 +90,7 @@ def _paired_p(differences: Tensor) -> Tensor:
 
     Equal differences have no spread, so t would be infinite even for two windows: the sign test gives 2^(1 - windows).
     """
-    from scipy.stats import t
+    from scipy.stats import t  # slow to import
 
     there = (~differences.isnan()).sum(0)
     mean = differences.nanmean(0)
@@ -116,7 +116,7 @@ def _measure_rows(name: str, length: int, sides: _Sides, settings: Settings) -> 
 
 
 def _mean_rows(name: str, length: int, a: Tensor, b: Tensor, settings: Settings, *, of_heads: bool) -> pl.DataFrame:
-    """From numbers (window, layer, head) or (window, layer, head, N); without layer and head for all heads together."""
+    """Rows from numbers (window, layer, head[, N]), or without layer and head for all heads together."""
     difference = b - a
     ends = measures.bootstrap_interval(
         difference, level=settings.level, resamples=settings.resamples, seed=settings.seed
@@ -129,7 +129,7 @@ def _columns(
     name: str, length: int | None, values: Sequence[Tensor], ends: Sequence[Tensor], p: Tensor, settings: Settings, *,
     of_heads: bool,
 ) -> pl.DataFrame:  # fmt: skip
-    """From first, second and difference, (layer, head) or (layer, head, N); without layer and head for all together."""
+    """Columns from first, second and difference, (layer, head[, N]), or without layer and head for all together."""
     first, second, mean = values
     places = np.indices(mean.shape).reshape(mean.dim(), mean.numel())
     nothing = np.full(mean.numel(), np.nan)

@@ -157,7 +157,7 @@ class Difference(Result, study="diff", json_file="findings.json", drawn=True):
         return self._rows(title, rows, (self.names[0], self.names[-1]), *values, note=note, choose=choose, on=on)
 
     def _short(self, title: str, rows: pl.DataFrame) -> TextTable:
-        """As wide as a terminal of 80 columns: the interval stands below the change, and names are left out."""
+        """A table for 80 columns: the interval stands below the change, and names are left out."""
         breaks, left = ("head", "("), ("measure",)
         return self._rows(title, rows, ("from", "to"), ("change", _change), on=("terminal",), breaks=breaks, left=left)
 

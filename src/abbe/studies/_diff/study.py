@@ -66,14 +66,14 @@ def diff(
             of them give curves.
         other: the second side.
         text: as for `diagnose`; leave it out for finished runs, which have theirs.
-        lengths: of windows in tokens; by default 256, or the model's context if less.
-        windows: per length; intervals come from resampling them.
-        queries: per window, one from each of as many equal stretches, or "all".
+        lengths: window lengths in tokens; by default 256, or the model's context if less.
+        windows: how many per length; intervals come from resampling them.
+        queries: how many per window, one from each of as many equal stretches, or "all".
         sizes: sizes N of the selected set; by default 1, 2, 5, 10, 20, 50 and 100.
         vectors: token vectors of the geometry: "value", "output", "hidden" or "embedding", as for `diagnose`.
         seed: random seed: the same seed gives the same numbers.
-        level: of intervals; a change counts if its q value (Benjamini and Hochberg over all heads and measures) is at
-            most 1 - level.
+        level: coverage of intervals; a change counts if its q value (Benjamini and Hochberg over all heads and
+            measures) is at most 1 - level.
         resamples: number of bootstrap resamples, >= 1.
         folder: for the runs; an interrupted study is resumed.
         tokenizer, device, dtype, device_map, progress: as for `diagnose`.

@@ -98,7 +98,7 @@ def price(cell: Mapping[str, Any], goal: str) -> float:
 
 
 def nested_recipes(scan: Sequence[Mapping[str, Any]], goal: str) -> list[dict[int, str]]:
-    """For each candidate the cheapest group, the cheapest two, ...; then the same with each group's best candidate."""
+    """Each candidate in the cheapest group, the cheapest two, ...; then the same with each group's best candidate."""
     by_spec, by_group = (
         [[cell for cell in scan if cell[key] == value] for value in dict.fromkeys(cell[key] for cell in scan)]
         for key in ("normalizer", "first")

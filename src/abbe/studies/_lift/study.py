@@ -87,14 +87,14 @@ def lift(
         normalizers: specs to try; by default entmax, sparsemax, top-p and top-k (for retrieval: temperatures, and
             temperatures that fall with the visible keys). For retrieval, specs with learn=true are learned from pass
             keys, for all heads at once; the others are scanned group by group.
-        length: of the windows, in tokens; by default 512, or the model's context if that is shorter; 256 or 128 if
+        length: window length in tokens; by default 512, or the model's context if that is shorter; 256 or 128 if
             the text is too short for the windows.
         windows: how many of the validation and of the test text; twice as many for training. Fewer than 6 never lift.
         queries: how many queries per window are fitted, and used to count zeros.
-        steps: of tuning, for the plans of the last round, or of learning from pass keys; 0 for none. The same steps
-            give the same result.
-        lengths: of the pass keys, for retrieval; by default the three longest of 256 to 4096 in the context.
-        prompts: per kind, length and depth.
+        steps: steps of tuning for the plans of the last round, or of learning from pass keys; 0 for none. The same
+            steps give the same result.
+        lengths: lengths of the pass keys, for retrieval; by default the three longest of 256 to 4096 in the context.
+        prompts: how many per kind, length and depth.
         seed: random seed: the same seed gives the same numbers.
         level: coverage of the intervals, in (0, 1).
         resamples: number of bootstrap resamples, >= 1.
@@ -111,8 +111,8 @@ def lift(
     Commands:
         abbe lift
         abbe lift smollm2 --text book.txt --max-loss 0.5% --budget 30m --out lifted
-        abbe lift smollm2 --text book.txt --goal loss --with softmax --with entmax:alpha=1.25
-        abbe lift smollm2 --text book.txt --goal retrieval --lengths 2048,4096,7900 --max-loss 0.2% --budget 3h
+        abbe lift smollm2 --goal loss --with softmax --with entmax:alpha=1.25
+        abbe lift smollm2 --goal retrieval --lengths 2048,4096,7900 --budget 3h
 
     Examples:
         >>> small = {"length": 64, "windows": 2, "queries": 4, "steps": 0, "prompts": 1, "progress": False}

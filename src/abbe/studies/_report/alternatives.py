@@ -78,7 +78,7 @@ class AlternativesReader(PassReader):
         self.parts.keep_tensors(_name(window), self.sums)
 
     def table(self) -> pl.DataFrame:
-        """After all windows."""
+        """The table, after all windows."""
         by_layer: dict[int, list[Sums]] = {}
         for kept in map(self.parts.tensors, self.names):
             assert kept is not None
@@ -135,7 +135,7 @@ def _squares(weights: Tensor, values: Tensor) -> Tensor:
 def alternatives_table(
     names: Sequence[str], of_layers: Mapping[int, Sequence[Sums]], settings: Settings
 ) -> pl.DataFrame:
-    """From the sums of every window, (normalizer, head), to a row for every layer, head and normalizer.
+    """A row for every layer, head and normalizer, from the sums of every window, (normalizer, head).
 
     The baseline is the model's softmax with its sinks, whatever the run's normalizer; an alternative replaces
     both. Means are over queries, then over windows.

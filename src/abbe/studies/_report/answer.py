@@ -22,7 +22,7 @@ from ...words import finding as words
 from ...words.finding import NOT_LEARNED, Finding, Place, Step
 from ...words.manifest import part_of
 from ...words.measures import lengths_in
-from ...words.numbers import heads_of, many, percent, sentence
+from ...words.numbers import heads_of, listed, many, percent, sentence
 from .alternatives import SPARSE
 from .heads import HeadVerdict
 from .rules import KEPT, UNIFORM_HEADS, best_served, could_be_sparser
@@ -54,12 +54,6 @@ class Answer(words.Answer):
         """How many more there are, to end the sentence."""
         more = len(self.heads) - _NAMED
         return f", and {more:,} more" if more > 0 else ""
-
-
-def _listed(noun: str, numbers: Sequence[int]) -> str:
-    """ "head 2", "heads 2, 3 and 6"."""
-    *first, last = map(str, numbers)
-    return f"{noun}s {', '.join(first)} and {last}" if first else f"{noun} {last}"
 
 
 _REST = "at the largest length; the others are uniform, blurred, fading or not measured."
@@ -127,7 +121,7 @@ def answer(
     if earlier := ", ".join(list(_RULES)[1 : list(_RULES).index(topic)]):
         rule += f" None of the answers before it applies ({earlier})."
     made = Answer(grade, "", rule, topic, opening, others if topic in ("healthy", "mixed") else ())
-    named = "; ".join(f"layer {layer}, {_listed('head', of_layer)}" for layer, of_layer in made.named)
+    named = "; ".join(f"layer {layer}, {listed('head', of_layer)}" for layer, of_layer in made.named)
     return replace(made, sentence=f"{opening}{' ' if named else ''}{named}{made.unnamed}.")
 
 
@@ -170,7 +164,7 @@ def _options(name: str, values: Iterable[Any]) -> list[str]:
 
 
 def _model_argument(model: Mapping[str, Any]) -> str:
-    """As `abbe` takes it; a network that was in memory is known by its class alone, so the reader must name it."""
+    """The model as `abbe` takes it; a network from memory is known by its class alone, so the reader must name it."""
     if model.get("source") == "embedded":
         return "embedded"
     name = str(model.get("name") or "")

@@ -451,7 +451,7 @@ def key_numbers(e: Evidence) -> tuple[KeyNumber, ...]:
         "head's as n^-1."
     )
     moves = f"How far the weights move for a unit change of the logits in the worst direction{proved}."
-    named, per_logit = f"separability of {e.size} tokens" if e.size else "separability", f"{sensitivity.value or 0:.2g}"
+    named, per_logit = f"separability of {e.size} tokens" if e.size else "separability", f"{sensitivity.value or 0:.3g}"
     return (
         _key("effective tokens", "effective_tokens", effective, tokens(effective.value or 0), _effective(e, effective)),
         _key(named, "separability", separable, percent(separable.value), share),

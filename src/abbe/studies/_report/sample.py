@@ -142,7 +142,7 @@ class Sample:
     heat: Heat | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """For the run folder and the page; numbers of rows and balls have 4 significant digits."""
+        """JSON for the run folder and the page; numbers of rows and balls have 4 significant digits."""
         rows = _rounded([asdict(row) for row in self.rows])
         return vars(self) | {"rows": rows, "heat": None if self.heat is None else self.heat.as_json()}
 
@@ -222,7 +222,7 @@ class SampleReader(PassReader):
         self.parts.keep_json(_PART, self.taken.as_json())
 
     def sample(self, text: Text) -> Sample:
-        """After the run."""
+        """The sample, after the run."""
         stored = self.parts.json(_PART)
         assert stored is not None
         loss = self.parts.get_or_make(

@@ -266,7 +266,7 @@ def _critical_share(figure: Figure) -> Judgement:
 
 
 def _share_of_length(rows: pl.DataFrame) -> tuple[bool | None, float | None]:
-    """At the longest length; without a critical N the paper's statement does not hold."""
+    """Share at the longest length; without a critical N the paper's statement does not hold."""
     last = rows.row(-1, named=True)
     share = None if last["critical_n"] is None else last["critical_n"] / last["length"]
     return bool(_inside(share, CRITICAL_SHARE)), share
@@ -432,7 +432,7 @@ def _ends(table: pl.DataFrame, axis: str, column: str) -> dict[int, float]:
 
 
 def _falls(line: Mapping[int, float]) -> bool | None:
-    """From the first to the last point; None if there are none, or the change is too small to tell."""
+    """Whether it falls from the first to the last point; None if there are none, or the change is too small to tell."""
     if len(line) < 2:
         return None
     first, last = line.values()

@@ -66,7 +66,7 @@ def reproduce(
         model, text: as for `diagnose`.
         figures: which of "2a", "2b", "2c", "3", "4"; figures that the folder already holds are shown as well. 2a and
             2b together also give the drift to uniform.
-        windows: of each length; 8, or 2 when quick.
+        windows: how many of each length; 8, or 2 when quick.
         queries: how many per window, drawn from all over it, or "all"; 128, or 16 when quick.
         seed: random seed; the same seed gives the same numbers.
         quick: fewer windows, queries, lengths, sizes and temperatures: a first look, not a result.
