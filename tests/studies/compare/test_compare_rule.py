@@ -101,7 +101,7 @@ def told(windows: int) -> tuple[float, float]:
     """How often an interval from so many windows is said to contain the truth: in the answer, or in the rule."""
     found = judged(min(windows, 6), good=FEWER)[1]
     from_rule = rf"([0-9]+)(?: to ([0-9]+))? % (?:of cases )?from {windows}\b"
-    in_answer = found.sentence, from_rule.partition("from")[0]
+    in_answer = found.sentence, r"true value in ([0-9]+)(?: to ([0-9]+))? % of cases"
     words, pattern = (found.rule, from_rule) if windows > 5 else in_answer
     match = re.search(pattern, words)
     assert match is not None, words
