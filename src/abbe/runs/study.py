@@ -101,8 +101,10 @@ def study(
 
 
 def _named(signature: inspect.Signature, args: Any, kwargs: Any) -> dict[str, Any]:
-    """All arguments of a call by name, those of `**options` among them."""
+    """The arguments of a call by name, those of `**options` among them, and the model, also if it is the default."""
     arguments = dict(signature.bind(*args, **kwargs).arguments)
+    if "model" in signature.parameters:  # by which `_check_folder` knows the run
+        arguments.setdefault("model", signature.parameters["model"].default)
     for parameter in signature.parameters.values():
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             arguments |= arguments.pop(parameter.name, {})

@@ -356,7 +356,7 @@ def test_a_folder_of_another_study_or_model_is_refused_before_a_model_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    abbe.diagnose("embedded", lengths=16, windows=2, queries=4, sizes=[2], folder=folder, progress=False)
+    abbe.diagnose(lengths=16, windows=2, queries=4, sizes=[2], folder=folder, progress=False)  # of the default model
     monkeypatch.setattr(abbe.models, "load", lambda *args, **more: pytest.fail("loaded"))
     with pytest.raises(abbe.AbbeError, match="is a folder of `abbe diagnose`"):
         abbe.capacity("embedded", folder=folder)
