@@ -17,7 +17,7 @@ from abbe.studies import Capacity, capacity
 from abbe.words.finding import Finding
 
 WAYS = ("deletion", "renormalised")
-QUICK: dict[str, Any] = {"lengths": [16, 40], "windows": 3, "queries": 8, "resamples": 50, "progress": False}
+QUICK: dict[str, Any] = {"lengths": [16, 40], "windows": 3, "queries": 12, "resamples": 50, "progress": False}
 
 
 def made(family: str = "gpt2", **options: Any) -> Capacity:

@@ -140,6 +140,7 @@ def losses_of(generator: np.random.Generator, keys: float, slope: float, noise: 
     return {"capacity": {"points": {str(n): (4 * (1 + rise)).tolist() for n, rise in rises.items()}}}
 
 
+@pytest.mark.slow
 def test_a_planted_ratio_of_nearly_one_is_seldom_called_fewer() -> None:
     """1.65 keys instead of 1.70, above 0.95 of them. The baseline's is noisy: its mean is often above 2, its resamples
     below; if they were cut off at 2, a quarter of these comparisons would say fewer."""
