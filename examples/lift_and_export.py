@@ -88,19 +88,19 @@ print(f"{(again - softmax).abs().max():.1e}")
 
 # %%
 plans = lifted.plans.with_columns(
-    pl.when("chosen").then(pl.lit("judged")).otherwise(pl.lit("tried")).alias("state"),
+    pl.when("chosen").then(pl.lit("tested")).otherwise(pl.lit("tried")).alias("state"),
     pl.when(pl.col("steps") > 0).then(pl.lit("tuned")).otherwise(pl.lit("fitted")).alias("made"),
 )
 x = alt.X("zeros:Q", title="visible keys with a weight of exactly 0").axis(format="%")
 y = alt.Y("rise:Q", title="rise of the loss").axis(format="+.1%")
-colour = alt.Color("state:N", title=None, sort=["tried", "judged"]).scale(range=["#5596c2", "#d55e00"])
+colour = alt.Color("state:N", title=None, sort=["tried", "tested"]).scale(range=["#5596c2", "#d55e00"])
 base = alt.Chart(plans)
 bars = base.mark_rule(opacity=0.5).encode(x, alt.Y("rise_low:Q"), colour, y2="rise_high")
 points = base.mark_point(size=60, filled=True, opacity=1).encode(x, y, colour, alt.Shape("made:N", title=None))
 allowed = base.mark_rule(strokeDash=[5, 4], color="#79818c").encode(y=alt.datum(0.005))
 title = alt.TitleParams(
     "Plans of the search: what they drop, and what it costs",
-    subtitle=f"dashed: the rise that is allowed. Judged: {lifted.plan}",
+    subtitle=f"dashed: the rise that is allowed. Tested: {lifted.plan}",
     anchor="start",
 )
 chart = alt.layer(allowed, bars, points).properties(width=560, height=320, title=title)
