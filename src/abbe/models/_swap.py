@@ -20,14 +20,13 @@ from torch import Tensor, nn
 from .._errors import AbbeError
 from ..normalizers import Softmax
 from ._network import checked_network
-from ._plan import Plan, What, as_module
+from ._plan import Plan, What, as_module, standing_groups
 from ._session import Session
 from ._session.call import AttentionCall, HeadGroup, RawCall, Rule
 from ._session.modules import SWAP_PREFIX
-from ._session.rule import attention_by, first_weights, standing_rule
+from ._session.rule import SWAPPED, attention_by, first_weights
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
-ATTRIBUTE = "abbe_normalizers"  # of the network; holds the normalizers during the swap
 _FAILURE = (
     "check failed: {what} swapped in changes the output of {{model}} by {{error}} of its standard deviation "
     "(allowed {{limit}})"
@@ -93,7 +92,7 @@ class Swap:
         # For the check: what the model computes with, where softmax goes the same way as other normalizers.
         self._trial_rules: dict[nn.Module, Rule] = {}
         for layer in self._plan.by_layer:
-            rule = standing_rule(layer.module, layer.heads) or (HeadGroup("", tuple(range(layer.heads)), None),)
+            rule = standing_groups(layer)
             self._trial_rules[layer.module] = tuple(
                 replace(one, normalizer=one.normalizer or _AsAnyOther()) for one in rule
             )
@@ -102,7 +101,7 @@ class Swap:
         normalizers = as_module(self._plan.by_layer).train(self.network.training)
         self._learning = [parameter for parameter in normalizers.parameters() if parameter.requires_grad]
         modules = {layer.module: layer.path for layer in self._plan.by_layer}
-        self._session.open(self._attend, modules, part=(ATTRIBUTE, normalizers), rules=self._rules)
+        self._session.open(self._attend, modules, part=(SWAPPED, normalizers), rules=self._rules)
 
     @property
     def error(self) -> float | None:
