@@ -21,7 +21,7 @@ CARRIED = "entmax:alpha=1.5"
 
 @torch.no_grad()
 def swap_rows(emit: Callable[[Row], None], best_times: Callable[..., list[float]], budget: float) -> None:
-    """The embedded model at its full context, beside a second one with other normalizers; then SmolLM2, if it is here."""
+    """The embedded model at its full context, beside a second one with other normalizers; then SmolLM2, if pulled."""
     own: Any = abbe.load("embedded")
     other: Any = abbe.load("embedded")
     tokens = own.tokenizer(abbe.read_text().content[: 4 * LENGTH], return_tensors="pt").input_ids[:, :LENGTH]
