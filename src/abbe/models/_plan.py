@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import groupby
@@ -22,14 +22,14 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import is_whole
-from .._errors import AbbeError
+from .._errors import AbbeError, one_line
 from .._files import write_whole
 from .._tensors import checksum
 from ..normalizers import Normalizer, normalizer, parse_spec
-from ._load.sources import one_line
 from ._network import checked_network, place_of, setting
-from ._session.call import is_causal
+from ._session.call import HeadGroup, Rule, is_causal
 from ._session.modules import attention_modules
+from ._session.rule import has_rule, parts_of, standing_rule
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _LISTED = 8  # layers that an error lists
@@ -161,22 +161,7 @@ def _listed(layers: Sequence[Layer]) -> str:
 What = str | Normalizer | Mapping[str, str | Normalizer]
 
 
-@dataclass(frozen=True, eq=False)
-class HeadGroup:
-    """Heads of one layer that share a normalizer.
-
-    Attributes:
-        pattern: that chose them.
-        heads: their numbers, from 0.
-        normalizer: None is the model's own attention.
-    """
-
-    pattern: str
-    heads: tuple[int, ...]
-    normalizer: Normalizer | None
-
-
-Groups = dict[Layer, tuple[HeadGroup, ...]]
+Groups = dict[Layer, Rule]
 
 
 def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
@@ -205,6 +190,30 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
     return {layer: tuple(groups[layer]) for layer in layers}
 
 
+def standing_groups(layer: Layer) -> Rule:
+    """What the heads of a layer compute with now."""
+    rule = standing_rule(layer.module, layer.heads)
+    return (HeadGroup("", tuple(range(layer.heads)), None),) if rule is None else rule
+
+
+def _as_it_stands(layer: Layer, groups: Rule) -> Iterator[HeadGroup]:
+    """Heads that keep the model's attention have the normalizers that it computes with now."""
+    for group in groups:
+        if group.normalizer is not None:
+            yield group
+            continue
+        for one in standing_groups(layer):
+            heads = tuple(head for head in one.heads if head in group.heads)
+            inner = () if one.normalizer is None else parts_of(one.normalizer)
+            if 0 < len(heads) < len(one.heads) and any(part._given.get("heads", 1) > 1 for part in inner):
+                raise AbbeError(
+                    f"{layer.path} already computes with {one.normalizer}, which has a value for each of its "
+                    f"{len(one.heads)} heads: name all of these heads, or none"
+                )
+            if heads:
+                yield replace(one, heads=heads)
+
+
 def for_heads(spec: str, heads: int) -> Normalizer:
     """The normalizer of a spec; parameters that learn get a value per head, unless the spec says heads=."""
     plain, (name, settings) = normalizer(spec), parse_spec(spec)
@@ -220,7 +229,7 @@ def for_heads(spec: str, heads: int) -> Normalizer:
 
 
 def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
-    for part in _parts(whole):
+    for part in parts_of(whole):
         if part._given.get("heads", 1) not in (1, len(heads)):
             raise AbbeError(
                 f"{whole} is made for {part._given['heads']} heads, but is to serve {len(heads)} heads of "
@@ -231,14 +240,6 @@ def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
                 f"{whole} needs keys in causal order, and {layer.path} has none: "
                 "it is an encoder's or a cross attention"
             )
-
-
-def needs_order(whole: Normalizer | None) -> bool:
-    return whole is not None and any(part.needs_order for part in _parts(whole))
-
-
-def _parts(whole: Normalizer) -> Iterable[Normalizer]:
-    return (part for part in whole.modules() if isinstance(part, Normalizer))
 
 
 def as_module(groups_of: Groups) -> nn.ModuleDict:
@@ -279,14 +280,23 @@ def plan(model: object, what: What) -> Plan:
     return Plan(checked_network(model, "plan"), what)
 
 
-class Plan(Mapping[str, tuple[HeadGroup, ...]]):
+def standing_plan(network: object) -> Plan | None:
+    """The normalizers that a network computes with now; None if all of its heads have the model's own softmax."""
+    if not has_rule(checked_network(network, "plan")):
+        return None
+    plan = Plan(network, None)
+    return plan if any(group.normalizer is not None for rule in plan.values() for group in rule) else None
+
+
+class Plan(Mapping[str, Rule]):
     """The groups of heads with their normalizers by layer path, in the order of the network.
 
-    A group whose normalizer is None keeps the model's own attention.
+    A group whose normalizer is None keeps the model's own attention. Where other normalizers are in place already, by a
+    swap that is open or a folder with a plan, heads that no pattern names keep them.
 
     Args:
         network: a transformers model.
-        what: as for `swap`.
+        what: as for `swap`; None for what the model computes with now.
 
     Examples:
         >>> planned = abbe.plan(abbe.load("embedded"), "layers.0=sparsemax")
@@ -294,19 +304,29 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         ['sparsemax']
     """
 
-    def __init__(self, network: object, what: What) -> None:
+    def __init__(self, network: object, what: What | None) -> None:
         self._model = type(network).__name__
         layers = layers_of(network, attention_modules(checked_network(network, "plan")))
-        if isinstance(what, str) and what.startswith(FILE_PREFIX):
-            self.by_layer = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
+        if what is None:
+            groups_of = {layer: standing_groups(layer) for layer in layers}
+        elif isinstance(what, str) and what.startswith(FILE_PREFIX):
+            groups_of = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
         else:
-            self.by_layer = make_groups(what, layers)
+            groups_of = make_groups(what, layers)
+        self.by_layer = {layer: tuple(_as_it_stands(layer, groups)) for layer, groups in groups_of.items()}
         self._by_path = {layer.path: groups for layer, groups in self.by_layer.items()}
 
     @property
     def layers(self) -> list[str]:
         """Paths of the attention modules by number, as patterns count them."""
         return list(self._by_path)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over heads, specs and learned values, whatever the patterns."""
+        facts, tensors = _stored(self.by_layer, self._model)
+        groups = [[(group["heads"], group["normalizer"]) for group in layer["groups"]] for layer in facts["layers"]]
+        return checksum(tensors, {"specs": facts["specs"], "groups": groups})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`.
@@ -316,7 +336,7 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         """
         write_groups(path, self.by_layer, self._model)
 
-    def __getitem__(self, path: str) -> tuple[HeadGroup, ...]:
+    def __getitem__(self, path: str) -> Rule:
         return self._by_path[path]
 
     def __iter__(self) -> Iterator[str]:
@@ -332,6 +352,26 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         count = f"{len(self)} layer{'s' if len(self) != 1 else ''}"
         return "\n".join([f"Plan for {self._model}, {count}", *lines])
+
+    def as_lines(self) -> list[str]:
+        """Heads and their normalizers, in one line where all of some layers have the same.
+
+        Examples:
+            >>> abbe.plan(abbe.load("embedded"), "layers.3=sparsemax").as_lines()
+            ['softmax in layers 0-2,4-5', 'sparsemax in layers 3']
+        """
+        places: dict[str, dict[str, list[int]]] = {}  # layers by normalizer and heads
+        for layer, groups in self.by_layer.items():
+            for group in groups:
+                heads = "" if len(groups) == 1 else f"heads {_spans(sorted(group.heads))} of "
+                places.setdefault(str(group.normalizer or "softmax"), {}).setdefault(heads, []).append(layer.number)
+        everywhere = {"": list(range(len(self)))}
+        return [
+            f"{name} in all heads"
+            if at == everywhere
+            else f"{name} in " + ", ".join(f"{heads}layers {_spans(numbers)}" for heads, numbers in at.items())
+            for name, at in places.items()
+        ]
 
     def _rows(self) -> Iterator[tuple[str, ...]]:
         layers = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
@@ -358,6 +398,13 @@ def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) ->
     """Write all groups; a normalizer that several groups share is written once."""
     from safetensors.torch import save  # of the extra `models`
 
+    facts, tensors = _stored(groups_of, model)
+    facts |= {_SUM: checksum(tensors, facts)}
+    write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
+
+
+def _stored(groups_of: Groups, model: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the file of a plan says, and the learned values."""
     every = (group.normalizer for groups in groups_of.values() for group in groups)
     shared = list({id(one): one for one in every if one is not None}.values())
     for one in shared:
@@ -380,8 +427,7 @@ def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) ->
         for number, one in enumerate(shared)
         for name, tensor in one.state_dict().items()
     }
-    facts |= {_SUM: checksum(tensors, facts)}
-    write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
+    return facts, tensors
 
 
 def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:

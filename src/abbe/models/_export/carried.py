@@ -19,7 +19,7 @@ from ..._errors import AbbeError
 from ..._import_hooks import MODEL_TYPE
 from .._plan import Plan, layers_of, write_groups
 from .._session.modules import CARRIED_FILE, CARRIED_NAME, attention_modules
-from .._swap import GROUPS
+from .._session.rule import GROUPS
 
 _PREFIX, _ENTRY, _FORMAT = "Abbe", "abbe", 1
 _AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")

@@ -22,8 +22,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..._arguments import shown
-from ..._errors import AbbeError
-from .sources import one_line
+from ..._errors import AbbeError, one_line
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # in the order in which transformers looks
 ADAPTER = "adapter_config.json"

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -117,6 +120,22 @@ class RawCall(NamedTuple):
         return is_causal(self.module)
 
 
+@dataclass(frozen=True, eq=False)
+class HeadGroup:
+    """Heads of one layer that share a normalizer.
+
+    Attributes:
+        pattern: that chose them.
+        heads: their numbers, from 0.
+        normalizer: None is the model's own attention.
+    """
+
+    pattern: str
+    heads: tuple[int, ...]
+    normalizer: Normalizer | None
+
+
+Rule = tuple[HeadGroup, ...]  # what an attention module computes with: together all its heads
 Attend = Callable[[RawCall], Tensor]
 IsCausal = Callable[[nn.Module, Tensor, Tensor | None, Keywords], bool]  # of a call's module, query, mask and options
 
@@ -151,7 +170,7 @@ def _kept_keys(where: str, module: nn.Module, query: Tensor, key: Tensor, window
         if not torch.compiler.is_compiling() and "kvpress" in sys.modules:
             module.masked_key_indices = None  # type: ignore[assignment]  # as in its wrapper: a new text begins
         return None
-    indices = getattr(module, "masked_key_indices", None)
+    indices = vars(module).get("masked_key_indices")  # getattr would search parameters and parts, too
     if indices is None:
         return None
     if window is not None and key.shape[-2] >= window:
@@ -178,8 +197,20 @@ def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Key
     """The keywords of one call that shape the weights; `where` names model and layer in errors."""
     # None means that the model leaves an option open.
     rest = {name: value for name, value in keywords.items() if value is not None and name not in HARMLESS}
+    if not torch.compiler.is_compiling() and all(type(value) in (float, int, bool) for value in rest.values()):
+        with suppress(AbbeError):  # which names the layer, below
+            return _same_keywords(*query.shape[1::2], *rest.items())
+    return _read(where, query.shape[1], query.shape[-1], rest)
+
+
+@lru_cache(maxsize=64, typed=True)
+def _same_keywords(heads: int, width: int, *items: tuple[str, Any]) -> Keywords:
+    """Of numbers alone, which all layers and steps share: reading them anew takes a tenth of a step of generation."""
+    return _read("", heads, width, dict(items))
+
+
+def _read(where: str, heads: int, width: int, rest: dict[str, Any]) -> Keywords:
     refuse_weights(where, rest.pop("output_attentions", False))
-    heads = query.shape[1]
 
     def take(name: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
         value = rest.pop(name, None)
@@ -196,7 +227,7 @@ def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Key
     sink = take("s_aux", f"one number per head ({heads})", lambda x: _is_floating(x) and x.numel() == heads)
     causal = rest.pop("is_causal", None)
     options = Keywords(
-        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        scale=width**-0.5 if scale is None else scale,
         dropout=float(rest.pop("dropout", 0.0)),
         is_causal=None if causal is None else bool(causal),
         softcap=softcap,
@@ -295,6 +326,7 @@ class AttentionCall:
         projection: the module that maps the heads' outputs back to the hidden size, or None if unknown.
         place: number of the layer among those of both kinds, as in `Tap.layers`; a module that is called several times
             per pass is several layers.
+        rule: the normalizers that the layer computes with, by heads; None for softmax.
     """
 
     layer: int
@@ -313,13 +345,40 @@ class AttentionCall:
     hidden: Tensor | None = None
     projection: nn.Module | None = None
     place: int = 0
+    rule: Rule | None = None
 
     def for_measures(self) -> AttentionCall:
         """Itself, or a copy on the CPU if its device (Metal, some of Intel's) lacks float64, used for sums."""
         if has_float64(self.query.device):
             return self
-        tensors: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
-        return replace(self, **tensors)
+        changed: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
+        if self.rule is not None:  # those that learn are where the layer is
+            changed["rule"] = tuple(
+                one if one.normalizer is None else replace(one, normalizer=deepcopy(one.normalizer).cpu())
+                for one in self.rule
+            )
+        return replace(self, **changed)
+
+    def of_heads(self, heads: Sequence[int]) -> AttentionCall:
+        """The call as if the layer had these heads alone, which must share a normalizer.
+
+        Args:
+            heads: their numbers, rising.
+        """
+        count, chosen = self.query.shape[1], tuple(heads)
+        if chosen == tuple(range(count)):
+            return self
+        shared = key_heads(chosen, count // self.key.shape[1])
+        rule = [
+            replace(one, heads=tuple(range(len(chosen))))
+            for one in self.rule or ()
+            if not {*chosen}.isdisjoint(one.heads)
+        ]
+        return replace(
+            self, query=take(self.query, chosen, 1), key=take(self.key, shared, 1), value=take(self.value, shared, 1),
+            sink=None if self.sink is None else take(self.sink, chosen, 0), rule=tuple(rule) or None,
+            position_bias=take_of_each(self.position_bias, chosen), mask=take_of_each(self.mask, chosen),
+        )  # fmt: skip
 
     def visible(self, queries: Tensor) -> Tensor:
         """Which keys these queries see.
@@ -366,8 +425,8 @@ class AttentionCall:
     def weights(self, queries: Tensor | None = None, normalizer: str | Normalizer | None = None) -> Tensor:
         """The attention weights of these queries, or of all, before dropout.
 
-        By the model's own rule: softmax of `logits`, with the sink, if any, taking its share of the 1. A query that
-        sees no key gives zeros.
+        By the layer's own rule: softmax of `logits`, or the normalizers that are swapped in, with the sink, if any,
+        taking its share. A query that sees no key gives zeros.
 
         Args:
             queries: numbers of queries, 1-D int64; None for all, which takes queries x keys memory.
@@ -386,9 +445,26 @@ class AttentionCall:
         """
         if queries is None:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
-        rule = normalizers.normalizer("softmax" if normalizer is None else normalizer)
         with full_precision(self.query):
-            return beside_sink(rule, self.logits(queries), self.sink)
+            if normalizer is None:
+                return self.weights_for(self.logits(queries))
+            return beside_sink(normalizers.normalizer(normalizer), self.logits(queries), self.sink)
+
+    @torch.no_grad()
+    def weights_for(self, logits: Tensor) -> Tensor:
+        """The weights that the layer's own rule makes of these logits, with the sink, without gradients.
+
+        Args:
+            logits: (batch, heads, queries, keys).
+        """
+        if self.rule is None:
+            return beside_sink(normalizers.normalizer("softmax"), logits, self.sink)
+        weights = torch.empty_like(logits)
+        for group in self.rule:
+            heads = list(group.heads)
+            chosen = normalizers.normalizer("softmax") if group.normalizer is None else group.normalizer
+            weights[:, heads] = beside_sink(chosen, logits[:, heads], None if self.sink is None else self.sink[heads])
+        return weights
 
     def value_to_output(self) -> Tensor:
         """The part of the output projection's weight that belongs to each head.
@@ -415,6 +491,25 @@ class AttentionCall:
         if queries.numel() and not 0 <= int(queries.min()) <= int(queries.max()) < length:
             raise AbbeError(f"queries must lie in 0 .. {length - 1}; got {int(queries.min())} .. {int(queries.max())}")
         return queries.to(self.query.device)
+
+
+def key_heads(heads: tuple[int, ...], shared_by: int) -> tuple[int, ...]:
+    """The key heads for these query heads: each once if all serve equally many, else one per query head."""
+    each = [head // shared_by for head in heads]
+    distinct = sorted(set(each))
+    return tuple(distinct if len({each.count(head) for head in distinct}) == 1 else each)
+
+
+def take(states: Tensor, heads: tuple[int, ...], axis: int) -> Tensor:
+    """Some heads; a view where they are neighbours."""
+    if heads[-1] - heads[0] + 1 == len(heads):
+        return states.narrow(axis, heads[0], len(heads))
+    return states.index_select(axis, torch.tensor(heads, device=states.device))
+
+
+def take_of_each(table: Tensor | None, heads: tuple[int, ...]) -> Tensor | None:
+    """The part of a mask or bias (batch, 1 or heads, queries, keys)."""
+    return table if table is None or table.shape[1] == 1 else take(table, heads, 1)
 
 
 def _rows(table: Tensor, queries: Tensor) -> Tensor:
