@@ -11,6 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Self
@@ -21,14 +22,14 @@ from torch import Tensor, nn
 from .._attention.engine import are_finite, can_read
 from .._errors import AbbeError
 from ..normalizers import Normalizer, Softmax, kernels_from, normalizer, step_attention, usual_specs
+from ._carried import hold, reduced, save_plans
 from ._network import checked_network
-from ._plan import HeadGroup, Plan, What, as_module, make_groups, needs_order
+from ._plan import GROUPS, HeadGroup, Normalizers, Plan, What, make_groups, needs_order
 from ._session import Session
 from ._session.call import AttentionCall, MaskPolicy, RawCall, attention_function, model_attention, normalized_attention
 from ._session.modules import CARRIED_NAME, LOADED_PREFIX, SWAP_PREFIX
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
-ATTRIBUTE = "abbe_normalizers"  # of the network; holds the normalizers during the swap
 _FAILURE = (
     "check failed: softmax swapped in changes the output of {model} by {error} of its standard deviation "
     "(allowed {limit})"
@@ -93,10 +94,17 @@ class Swap:
         self._trial_groups: dict[nn.Module, tuple[HeadGroup, ...]] = {}  # softmax everywhere, for the check
         self._listeners: list[Listener] = []
         self._session = Session(self.network, SWAP_PREFIX)
-        normalizers = as_module(self._plan.by_layer).train(self.network.training)
-        self._learning = [parameter for parameter in normalizers.parameters() if parameter.requires_grad]
+        self._learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
         modules = {layer.module: layer.path for layer in self._plan.by_layer}
-        self._session.open(self._attend, modules, part=(ATTRIBUTE, normalizers))
+        self._session.open(self._attend, modules, self._carry, reduced)
+
+    def _carry(self, undo: ExitStack) -> None:
+        """The network has its normalizers as a part, and is saved with its plan."""
+        for module, groups in self._groups.items():
+            vars(module)[GROUPS] = groups
+            undo.callback(vars(module).pop, GROUPS)
+        hold(self.network, self._plan.by_layer, undo)
+        save_plans(self.network, undo)
 
     @property
     def error(self) -> float | None:
@@ -115,7 +123,7 @@ class Swap:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The learnable parameters of the normalizers, each once."""
-        return as_module(self._plan.by_layer).parameters()
+        return Normalizers(self._plan.by_layer).parameters()
 
     def restore(self) -> None:
         """Give the model its own attention back; restoring twice does no harm."""
@@ -314,9 +322,6 @@ def _take(states: Tensor, heads: tuple[int, ...], axis: int) -> Tensor:
     if heads[-1] - heads[0] + 1 == len(heads):
         return states.narrow(axis, heads[0], len(heads))
     return states.index_select(axis, torch.tensor(heads, device=states.device))
-
-
-GROUPS = "abbe_groups"  # of an attention module that was loaded with a plan: the normalizers of its heads
 
 
 def attention_names() -> dict[str, str]:

@@ -54,10 +54,13 @@ class Session:
     def is_open(self) -> bool:
         return self._undo is not None
 
-    def open(self, attend: Attend, modules: dict[nn.Module, str], part: tuple[str, nn.Module] | None = None) -> None:
+    def open(
+        self, attend: Attend, modules: dict[nn.Module, str], change: Callable[[ExitStack], None] | None = None,
+        reduced: Reduced | None = None,
+    ) -> None:  # fmt: skip
         """Change the model: these attention modules (with their paths) call `attend`.
 
-        `part` is a module that the network holds, under that name, meanwhile.
+        `change` does what else is to be changed, and undone; `reduced` says what pickle writes.
         """
         with ExitStack() as undo, lock:
             self._configs = PrivateConfigs(self.network)
@@ -74,11 +77,10 @@ class Session:
             function = attention_function(self._where, self._is_causal, attend_once_seen)
             register(self._name, function, self._policy.make_mask, undo)
             watch_passes(self.network, modules, called, self._configs, undo)
-            if part is not None:
-                self.network.add_module(*part)
-                undo.callback(delattr, self.network, part[0])
+            if change is not None:
+                change(undo)
             models = [model for _, model in models_within(self.network)]
-            save_as_plain(models, self._configs, undo, None if part is None else part[0])
+            answer_pickle(models, self._configs, undo, reduced)
             # Only now: an error before this point undoes everything.
             self._undo = undo.pop_all()
 
@@ -245,32 +247,29 @@ def detached(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()
 
 
-# -- Saving a model that is tapped or swapped -------------------------------------------------------------------------
+# -- Pickling a model that is tapped or swapped -----------------------------------------------------------------------
 # torch.save, pickle and deepcopy ask the object itself how to write it. For the duration of a session the network
-# answers with a copy that shares all tensors, but has the settings, hooks and parts of the plain model: the file holds
-# the model as it was before and will be after, and reading it does not need abbe.
+# answers with a copy that shares all tensors, but has the settings and hooks of the plain model. Under a tap that is
+# all: the file holds the model as it was before and will be after. Under a swap `reduced` adds the plan.
 
-_ANSWERS = ("__reduce_ex__", "__deepcopy__")
+Reduced = Callable[[nn.Module, nn.Module], Any]  # of a model and its copy: what __reduce__ returns
+_ANSWERS = ("__reduce_ex__", "__deepcopy__", "save_pretrained")
 _HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
     "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
 )  # fmt: skip
 
 
-def save_as_plain(
-    models: Sequence[nn.Module], configs: PrivateConfigs, undo: ExitStack, added: str | None = None
+def answer_pickle(
+    models: Sequence[nn.Module], configs: PrivateConfigs, undo: ExitStack, reduced: Reduced | None = None
 ) -> None:
-    """Let these models (a network and those within it) be written as they were, until `undo` closes.
+    """Let these models (a network and those within it) answer pickle and deepcopy, until `undo` closes."""
 
-    `added` is a part that the first of them has only temporarily.
-    """
-
-    def reduced(model: nn.Module, protocol: Any) -> Any:
-        parts = {name: part for name, part in models[0]._modules.items() if name != added}
-        with _silent(models), configs.removed(), _without_hooks(models[0]), changed([(models[0], "_modules", parts)]):
+    def written(model: nn.Module, protocol: Any) -> Any:
+        with _silent(models), configs.removed(), _without_hooks(models[0]):
             # deepcopy treats everything in its memory as copied, so tensors are shared.
             plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
-        return plain.__reduce_ex__(protocol)
+        return plain.__reduce_ex__(protocol) if reduced is None else reduced(model, plain)
 
     def copied(model: nn.Module, memory: dict[int, Any]) -> Any:
         # A full copy, which a swap refuses by name: it must not silently compute with softmax.
@@ -278,14 +277,16 @@ def save_as_plain(
             return copy.deepcopy(model, memory)
 
     for model in models:
-        for name, answer in zip(_ANSWERS, (reduced, copied), strict=True):
+        for name, answer in (("__reduce_ex__", written), ("__deepcopy__", copied)):
             model.__dict__[name] = partial(answer, model)
             undo.callback(model.__dict__.pop, name, None)
 
 
 @contextmanager
 def _silent(models: Sequence[nn.Module]) -> Iterator[None]:
-    answers = [(model, {name: model.__dict__.pop(name) for name in _ANSWERS}) for model in models]
+    answers = [
+        (model, {name: model.__dict__.pop(name) for name in _ANSWERS if name in model.__dict__}) for model in models
+    ]
     try:
         yield
     finally:
