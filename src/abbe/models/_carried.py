@@ -25,9 +25,11 @@ from .._files import write_whole
 from .._import_hooks import MODEL_TYPE
 from ._load.folder import ADAPTER
 from ._network import changed
-from ._plan import ATTRIBUTE, GROUPS, Groups, HeadGroup, Normalizers, Plan, layers_of, write_groups
+from ._plan import ATTRIBUTE, Groups, Normalizers, Plan, layers_of, write_groups
 from ._session import models_within
+from ._session.call import Rule
 from ._session.modules import CARRIED_FILE, CARRIED_NAME, attention_modules, configs_within
+from ._session.rule import GROUPS, put, standing_rule
 
 _PREFIX, _ENTRY, _FORMAT = "Abbe", "abbe", 1
 _AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")
@@ -35,14 +37,10 @@ _AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")
 
 def hold(network: Any, groups_of: Groups, undo: ExitStack) -> None:
     """Let a network hold these normalizers as a part, with their parameters and state, until `undo` closes."""
-    before = network._modules.get(ATTRIBUTE)
-    network._modules[ATTRIBUTE] = Normalizers(groups_of).train(network.training)
-    undo.callback(network._modules.pop, ATTRIBUTE)
-    if before is not None:
-        undo.callback(network._modules.__setitem__, ATTRIBUTE, before)
-    else:
+    if ATTRIBUTE not in network._modules:
         undo.callback(network.register_load_state_dict_pre_hook(_check_state).remove)
         undo.callback(network.register_state_dict_pre_hook(_see_adapters).remove)
+    put(network._modules, ATTRIBUTE, Normalizers(groups_of).train(network.training), undo)
     undo.callback(_leave_adapters, network)
 
 
@@ -74,10 +72,15 @@ def _save(
 
 
 def _groups_of(model: Any) -> Groups:
-    groups_of = {layer: layer.module.__dict__.get(GROUPS) for layer in layers_of(model, attention_modules(model))}
-    if any(groups is None for groups in groups_of.values()):
-        raise AbbeError("this model has no plan: load it with from_pretrained, from a folder with a plan")
-    return groups_of  # type: ignore[return-value]
+    groups_of = {}
+    for layer in layers_of(model, attention_modules(model)):
+        if (rule := standing_rule(layer.module, layer.heads)) is None:
+            raise AbbeError(
+                "this model has no plan: load it with from_pretrained, from a folder with a plan; after "
+                f"set_attn_implementation('sdpa'), call set_attn_implementation({CARRIED_NAME!r}) before it is saved"
+            )
+        groups_of[layer] = rule
+    return groups_of
 
 
 def _tensors(model: nn.Module, groups_of: Groups, given: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
@@ -210,11 +213,11 @@ class _Model:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """For torch.save, pickle and deepcopy, which cannot find a class that is made on demand."""
-        config: Any = self.config  # type: ignore[attr-defined]
-        with changed([(self, "__class__", type(self).__mro__[2]), (config, "__class__", type(config).__mro__[1])]):
-            memory = {id(tensor): tensor for tensor in (*self.parameters(), *self.buffers())}  # type: ignore[attr-defined]
-            plain = copy.deepcopy(self, memory)
-        return reduced(self, plain)
+        network: Any = self
+        with changed([(network, "__class__", type(self).__mro__[2])]):
+            memory = {id(tensor): tensor for tensor in (*network.parameters(), *network.buffers())}
+            plain = copy.deepcopy(network, memory)
+        return reduced(network, plain)
 
     @classmethod
     def is_custom_code(cls) -> bool:
@@ -243,7 +246,8 @@ def _config_class(kind: str, architecture: str) -> Any:
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    base, network = CONFIG_MAPPING[kind], getattr(transformers, architecture, None)
+    base: Any = CONFIG_MAPPING[kind]
+    network: Any = getattr(transformers, architecture, None)
     if network is None:
         raise AbbeError(f"this version of transformers has no {architecture}")
     return _carrying(base, network)[0]
@@ -273,6 +277,10 @@ def _carrying(base: Any, network: Any) -> tuple[Any, Any]:
 def reduced(model: nn.Module, plain: Any) -> Any:
     """What pickle writes of a model with a plan, given a copy of it that shares its tensors: the plain model and it."""
     rules = {layer.path: groups for layer, groups in _groups_of(model).items()}
+    if isinstance(plain, _Model):
+        plain.__class__ = type(plain).__mro__[2]
+    if type(plain.config).__module__ == __name__:
+        plain.config.__class__ = type(plain.config).__mro__[1]
     plain._modules.pop(ATTRIBUTE, None)
     for module in plain.modules():
         module.__dict__.pop(GROUPS, None)
@@ -282,10 +290,10 @@ def reduced(model: nn.Module, plain: Any) -> Any:
     return _again, (plain, rules)
 
 
-def _again(plain: Any, rules: Mapping[str, tuple[HeadGroup, ...]]) -> Any:
+def _again(plain: Any, rules: Mapping[str, Rule]) -> Any:
     """The model of `reduced`, as it would be loaded from its folder."""
-    config, model = _carrying(type(plain.config), type(plain))
-    plain.config.__class__, plain.__class__ = config, model
+    kinds: Any = type(plain.config), type(plain)
+    plain.config.__class__, plain.__class__ = _carrying(*kinds)
     for one in configs_within(plain):
         one._attn_implementation = CARRIED_NAME
     _attach(plain, {layer: rules[layer.path] for layer in layers_of(plain, attention_modules(plain))})

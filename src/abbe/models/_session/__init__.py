@@ -1,4 +1,4 @@
-"""One model with another attention function for a time: the base of `tap` and `swap`.
+"""One model with another attention function for a time: the base of `tap` and `swap`, which may lie on a swap.
 
 What is special: the function is registered with transformers under a private name, for this one model and only while
 the session is open; no module of transformers is patched. Settings, registries, hooks and parts are restored by one
@@ -20,8 +20,18 @@ from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from .._network import changed
-from .call import Attend, AttentionCall, Keywords, MaskPolicy, RawCall, attention_function, refuse_weights
-from .modules import LayerKey, Layers, PrivateConfigs, attention_input, attention_kind, configs_within, use_text_part
+from .call import Attend, AttentionCall, Keywords, MaskPolicy, RawCall, Rule, attention_function, refuse_weights
+from .modules import (
+    LayerKey,
+    Layers,
+    PrivateConfigs,
+    attention_input,
+    attention_kind,
+    configs_within,
+    refuse_if_covered,
+    use_text_part,
+)
+from .rule import put
 from .selfcheck import Trial, check_complete, checked_output, output_error, padded_texts, self_check_tolerance
 
 # Held while a model's settings, hooks and registered names change.
@@ -30,7 +40,7 @@ _numbers = count(1)
 
 
 class Session:
-    """A model whose attention modules call another function, from `open` to `close`; at most one session per model.
+    """A model whose attention modules call another function, from `open` to `close`; the last one opened counts.
 
     Attributes:
         modules: the attention modules with their paths.
@@ -85,8 +95,9 @@ class Session:
             self._undo = undo.pop_all()
 
     def close(self) -> None:
-        """Restore everything; closing twice does no harm."""
+        """Restore everything; closing twice does no harm. Refused below a session that was opened later."""
         if self._undo is not None:
+            refuse_if_covered(self.network, self._name)
             with lock:
                 self._undo.close()
             self._undo, self._watching = None, False
@@ -98,8 +109,8 @@ class Session:
                 self._watch_inputs(self._undo)
             self._watching = True
 
-    def read(self, raw: RawCall) -> tuple[LayerKey, AttentionCall]:
-        """The layer that this call belongs to, and its inputs without gradients."""
+    def read(self, raw: RawCall, rule: Rule | None) -> tuple[LayerKey, AttentionCall]:
+        """The layer that this call belongs to, and its inputs without gradients; the layer computes by this rule."""
         name, options = self.modules.get(raw.module, type(raw.module).__name__), raw.options
         # Removed: otherwise the states of every layer would live until its next call.
         hidden, kind = self._inputs.pop(raw.module, (None, "self"))
@@ -107,12 +118,12 @@ class Session:
         call = AttentionCall(
             number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
             options.softcap, detached(options.sink), detached(options.position_bias), options.window,
-            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer), place,
+            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer), place, rule,
         )  # fmt: skip
         return layer, call
 
     def check(self, inputs: dict[str, Any], failure: str) -> float:
-        """Compare the model's plain output for these inputs with its output in the session, whose calls go to `trial`.
+        """Compare the model's output without the session with that in the session, whose calls go to `trial`.
 
         The beginning of a text without padding is compared once more, with padding. Returns the largest difference over
         the standard deviation. If it is too large, the error `failure` is raised, with {model}, {error} and {limit}
@@ -215,7 +226,7 @@ def watch_passes(
     def watch(part: nn.Module, within: list[nn.Module]) -> None:
         def see(part: nn.Module, args: tuple[Any, ...], output: object) -> None:
             # In a compiled graph nothing can be counted; with its own settings the model calls its own function.
-            if torch.compiler.is_compiling() or not configs.private:
+            if torch.compiler.is_compiling() or not configs.in_effect:
                 return
             if not called.isdisjoint(within):
                 hook.remove()
@@ -265,21 +276,22 @@ def answer_pickle(
 ) -> None:
     """Let these models (a network and those within it) answer pickle and deepcopy, until `undo` closes."""
 
-    def written(model: nn.Module, protocol: Any) -> Any:
+    def written(below: Callable[[Any], Any] | None, model: nn.Module, protocol: Any) -> Any:
         with _silent(models), configs.removed(), _without_hooks(models[0]):
+            if below is not None:  # of a session that this one lies on; its plan is that of the uppermost
+                return below(protocol)
             # deepcopy treats everything in its memory as copied, so tensors are shared.
             plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
         return plain.__reduce_ex__(protocol) if reduced is None else reduced(model, plain)
 
-    def copied(model: nn.Module, memory: dict[int, Any]) -> Any:
+    def copied(below: object, model: nn.Module, memory: dict[int, Any]) -> Any:
         # A full copy, which a swap refuses by name: it must not silently compute with softmax.
         with _silent(models):
             return copy.deepcopy(model, memory)
 
     for model in models:
         for name, answer in (("__reduce_ex__", written), ("__deepcopy__", copied)):
-            model.__dict__[name] = partial(answer, model)
-            undo.callback(model.__dict__.pop, name, None)
+            put(model.__dict__, name, partial(answer, model.__dict__.get(name), model), undo)
 
 
 @contextmanager
