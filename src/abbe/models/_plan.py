@@ -503,6 +503,8 @@ def _loaded(path: str, number: int, spec: str, tensors: dict[str, Tensor]) -> No
     except (AbbeError, RuntimeError, MemoryError) as error:  # more heads than memory can hold are a RuntimeError
         raise AbbeError(f"{path} is damaged: it holds {spec!r}, which cannot be created: {error}") from None
     own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}.")}
+    if any(tensor.dtype.itemsize == 2 for tensor in own.values()):
+        loaded.to(next(iter(own.values())).dtype)  # as in a network of half precision: rounding depends on it
     try:
         loaded.load_state_dict(own)
     except RuntimeError:

@@ -121,7 +121,9 @@ def test_weights_that_transformers_renames_in_its_files_are_carried(family: str,
     read: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "0").eval()
     read.save_pretrained(tmp_path / "again")  # in the same layout
     added = {"abbe_normalizers._extra_state"}
-    assert set(load_file(tmp_path / "again" / "model.safetensors")) == set(load_weights(model.network, tmp_path)) | added
+    assert (
+        set(load_file(tmp_path / "again" / "model.safetensors")) == set(load_weights(model.network, tmp_path)) | added
+    )
 
 
 def load_weights(network: Any, folder: Path) -> dict[str, torch.Tensor]:
