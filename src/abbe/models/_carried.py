@@ -25,11 +25,11 @@ from .._files import write_whole
 from .._import_hooks import MODEL_TYPE
 from ._load.folder import ADAPTER
 from ._network import changed
-from ._plan import ATTRIBUTE, Groups, Normalizers, Plan, layers_of, write_groups
+from ._plan import Groups, Normalizers, Plan, layers_of, write_groups
 from ._session import models_within
 from ._session.call import Rule
 from ._session.modules import CARRIED_FILE, CARRIED_NAME, attention_modules, configs_within
-from ._session.rule import GROUPS, put, standing_rule
+from ._session.rule import GROUPS, SWAPPED, put, standing_rule
 
 _PREFIX, _ENTRY, _FORMAT = "Abbe", "abbe", 1
 _AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")
@@ -37,10 +37,10 @@ _AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")
 
 def hold(network: Any, groups_of: Groups, undo: ExitStack) -> None:
     """Let a network hold these normalizers as a part, with their parameters and state, until `undo` closes."""
-    if ATTRIBUTE not in network._modules:
+    if SWAPPED not in network._modules:
         undo.callback(network.register_load_state_dict_pre_hook(_check_state).remove)
         undo.callback(network.register_state_dict_pre_hook(_see_adapters).remove)
-    put(network._modules, ATTRIBUTE, Normalizers(groups_of).train(network.training), undo)
+    put(network._modules, SWAPPED, Normalizers(groups_of).train(network.training), undo)
     undo.callback(_leave_adapters, network)
 
 
@@ -85,8 +85,8 @@ def _groups_of(model: Any) -> Groups:
 
 def _tensors(model: nn.Module, groups_of: Groups, given: Mapping[str, Tensor]) -> dict[int, dict[str, Tensor]]:
     """The state of every normalizer, by id: from a state dict if it has it, else from the model, whole if sharded."""
-    held = model._modules.get(ATTRIBUTE)
-    names = {} if held is None else {id(part): f"{ATTRIBUTE}.{name}." for name, part in held.named_modules()}
+    held = model._modules.get(SWAPPED)
+    names = {} if held is None else {id(part): f"{SWAPPED}.{name}." for name, part in held.named_modules()}
     states = {
         id(one): {key: given.get(f"{names.get(id(one))}{key}", value) for key, value in one.state_dict().items()}
         for groups in groups_of.values()
@@ -127,8 +127,8 @@ def _marked_adapter(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _check_state(network: Any, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
     """Refuse a state of another plan, before anything of it is loaded; warn of an adapter's, which lacks the values."""
-    held: Normalizers = network._modules[ATTRIBUTE]
-    if (stored := state_dict.get(f"{prefix}{ATTRIBUTE}._extra_state")) is not None:
+    held: Normalizers = network._modules[SWAPPED]
+    if (stored := state_dict.get(f"{prefix}{SWAPPED}._extra_state")) is not None:
         held.check(stored)
     elif hasattr(network, "peft_config") and next(held.parameters(), None) is not None:
         warnings.warn(
@@ -260,7 +260,7 @@ def _carrying(base: Any, network: Any) -> tuple[Any, Any]:
 
     # Names as in transformers: losses, conversions and tokenizers are looked up by them.
     config: Any = type(base.__name__, (base,), {"__module__": __name__})
-    ignored = {*(network._keys_to_ignore_on_load_unexpected or ()), rf"(^|\.){ATTRIBUTE}\."}  # the plan has them
+    ignored = {*(network._keys_to_ignore_on_load_unexpected or ()), rf"(^|\.){SWAPPED}\."}  # the plan has them
     own = {"__module__": __name__, "config_class": config, "_keys_to_ignore_on_load_unexpected": ignored}
     model: Any = type(network.__name__, (_Model, network), own)
     for name in (*(f"AutoModelFor{task}" for task in _AUTO), "AutoModel"):
@@ -281,7 +281,7 @@ def reduced(model: nn.Module, plain: Any) -> Any:
         plain.__class__ = type(plain).__mro__[2]
     if type(plain.config).__module__ == __name__:
         plain.config.__class__ = type(plain.config).__mro__[1]
-    plain._modules.pop(ATTRIBUTE, None)
+    plain._modules.pop(SWAPPED, None)
     for module in plain.modules():
         module.__dict__.pop(GROUPS, None)
     for hooks, own in ((plain._load_state_dict_pre_hooks, _check_state), (plain._state_dict_pre_hooks, _see_adapters)):

@@ -22,11 +22,11 @@ from .._errors import AbbeError
 from ..normalizers import Softmax
 from ._carried import hold, reduced, save_plans
 from ._network import checked_network
-from ._plan import Normalizers, Plan, What
+from ._plan import Normalizers, Plan, What, standing_groups
 from ._session import Session
 from ._session.call import AttentionCall, HeadGroup, RawCall, Rule
 from ._session.modules import SWAP_PREFIX
-from ._session.rule import attention_by, first_weights, put_rules, standing_rule
+from ._session.rule import attention_by, first_weights, put_rules
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 _FAILURE = (
@@ -94,7 +94,7 @@ class Swap:
         # For the check: what the model computes with, where softmax goes the same way as other normalizers.
         self._trial_rules: dict[nn.Module, Rule] = {}
         for layer in self._plan.by_layer:
-            rule = standing_rule(layer.module, layer.heads) or (HeadGroup("", tuple(range(layer.heads)), None),)
+            rule = standing_groups(layer)
             self._trial_rules[layer.module] = tuple(
                 replace(one, normalizer=one.normalizer or _AsAnyOther()) for one in rule
             )

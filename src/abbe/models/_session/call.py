@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -168,7 +170,7 @@ def _kept_keys(where: str, module: nn.Module, query: Tensor, key: Tensor, window
         if not torch.compiler.is_compiling() and "kvpress" in sys.modules:
             module.masked_key_indices = None  # type: ignore[assignment]  # as in its wrapper: a new text begins
         return None
-    indices = getattr(module, "masked_key_indices", None)
+    indices = vars(module).get("masked_key_indices")  # getattr would search parameters and parts, too
     if indices is None:
         return None
     if window is not None and key.shape[-2] >= window:
@@ -195,8 +197,20 @@ def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Key
     """The keywords of one call that shape the weights; `where` names model and layer in errors."""
     # None means that the model leaves an option open.
     rest = {name: value for name, value in keywords.items() if value is not None and name not in HARMLESS}
+    if not torch.compiler.is_compiling() and all(type(value) in (float, int, bool) for value in rest.values()):
+        with suppress(AbbeError):  # which names the layer, below
+            return _same_keywords(*query.shape[1::2], *rest.items())
+    return _read(where, query.shape[1], query.shape[-1], rest)
+
+
+@lru_cache(maxsize=64, typed=True)
+def _same_keywords(heads: int, width: int, *items: tuple[str, Any]) -> Keywords:
+    """Of numbers alone, which all layers and steps share: reading them anew takes a tenth of a step of generation."""
+    return _read("", heads, width, dict(items))
+
+
+def _read(where: str, heads: int, width: int, rest: dict[str, Any]) -> Keywords:
     refuse_weights(where, rest.pop("output_attentions", False))
-    heads = query.shape[1]
 
     def take(name: str, wanted: str, fits: Callable[[Any], bool]) -> Any:
         value = rest.pop(name, None)
@@ -213,7 +227,7 @@ def read_keywords(where: str, query: Tensor, keywords: Mapping[str, Any]) -> Key
     sink = take("s_aux", f"one number per head ({heads})", lambda x: _is_floating(x) and x.numel() == heads)
     causal = rest.pop("is_causal", None)
     options = Keywords(
-        scale=query.shape[-1] ** -0.5 if scale is None else scale,
+        scale=width**-0.5 if scale is None else scale,
         dropout=float(rest.pop("dropout", 0.0)),
         is_causal=None if causal is None else bool(causal),
         softcap=softcap,
@@ -432,15 +446,21 @@ class AttentionCall:
         if queries is None:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
         with full_precision(self.query):
-            if normalizer is None and self.rule is not None:
-                return self._by_rule(self.logits(queries), self.rule)
-            chosen = normalizers.normalizer("softmax" if normalizer is None else normalizer)
-            return beside_sink(chosen, self.logits(queries), self.sink)
+            if normalizer is None:
+                return self.weights_for(self.logits(queries))
+            return beside_sink(normalizers.normalizer(normalizer), self.logits(queries), self.sink)
 
     @torch.no_grad()
-    def _by_rule(self, logits: Tensor, rule: Rule) -> Tensor:
+    def weights_for(self, logits: Tensor) -> Tensor:
+        """The weights that the layer's own rule makes of these logits, with the sink, without gradients.
+
+        Args:
+            logits: (batch, heads, queries, keys).
+        """
+        if self.rule is None:
+            return beside_sink(normalizers.normalizer("softmax"), logits, self.sink)
         weights = torch.empty_like(logits)
-        for group in rule:
+        for group in self.rule:
             heads = list(group.heads)
             chosen = normalizers.normalizer("softmax") if group.normalizer is None else group.normalizer
             weights[:, heads] = beside_sink(chosen, logits[:, heads], None if self.sink is None else self.sink[heads])

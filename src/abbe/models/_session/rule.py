@@ -31,8 +31,9 @@ from .call import (
     take,
     take_of_each,
 )
-from .modules import CARRIED_NAME, LOADED_PREFIX, base_name
+from .modules import CARRIED_NAME, LOADED_PREFIX, base_name, configs_within
 
+SWAPPED = "abbe_normalizers"  # part of a swapped network that holds the normalizers
 GROUPS = "abbe_groups"  # of an attention module that was loaded with a plan: the normalizers of its heads
 _swapped: WeakKeyDictionary[nn.Module, Rule] = WeakKeyDictionary()  # by the swaps that are open
 
@@ -45,9 +46,13 @@ def standing_rule(module: nn.Module, heads: int) -> Rule | None:
     if name == CARRIED_NAME:
         carried: Rule | None = module.__dict__.get(GROUPS)
         return carried
-    if name.startswith(LOADED_PREFIX):
-        return named_rule(usual_specs()[name.removeprefix(LOADED_PREFIX)], heads)
-    return None
+    return _named_rule(name, heads) if name.startswith(LOADED_PREFIX) else None
+
+
+def has_rule(network: nn.Module) -> bool:
+    """Whether some module of a network may compute with anything but the model's own softmax."""
+    named = any((base_name(config) or "").startswith(LOADED_PREFIX) for config in configs_within(network))
+    return named or any(module in _swapped for module in network.modules())
 
 
 def put_rules(rules: Mapping[nn.Module, Rule], undo: ExitStack) -> None:
@@ -64,8 +69,8 @@ def put(held: MutableMapping[Any, Any], key: object, value: object, undo: ExitSt
 
 
 @lru_cache(maxsize=256)
-def named_rule(spec: str, heads: int) -> Rule:
-    return (HeadGroup("*", tuple(range(heads)), normalizer(spec)),)
+def _named_rule(name: str, heads: int) -> Rule:
+    return (HeadGroup("*", tuple(range(heads)), normalizer(usual_specs()[name.removeprefix(LOADED_PREFIX)])),)
 
 
 # One token has this many logits in a text of some hundred, and generation calls often: loading the kernels pays off.
