@@ -9,6 +9,7 @@ import lightning
 import pytest
 import torch
 from training_cases import batches, gpt2, hooks, same
+from transformers import AutoModelForCausalLM
 
 import abbe
 
@@ -60,3 +61,30 @@ def test_lightning_trains_the_same_model_and_it_is_read(mode: str, tmp_path: Pat
     assert result.steps["learning_rate"][0] == pytest.approx(1e-2)
     assert result.table.filter(measure="query_gradient")["value"].min() > 0
     assert hooks(read) == 0
+
+
+def test_a_checkpoint_of_a_swapped_model_is_resumed(tmp_path: Path) -> None:
+    """The plan is in its state: Lightning goes on with the learned values, and refuses another plan by name."""
+
+    def fitted(what: str, steps: int, resume: Path | None = None) -> Any:
+        network = gpt2(dropout=0.0)
+        abbe.swap(network, what)
+        module = Module(network)
+        trainer = lightning.Trainer(
+            max_steps=steps, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+        )  # fmt: skip
+        data = torch.utils.data.DataLoader(list(batches(1)), batch_size=None)  # type: ignore[arg-type]
+        trainer.fit(module, data, ckpt_path=resume)
+        trainer.save_checkpoint(tmp_path / f"{steps}.ckpt")
+        return module
+
+    learned = "entmax:alpha=1.5,learn=true"
+    whole = fitted(learned, 4)
+    fitted(learned, 2)
+    assert same(fitted(learned, 4, tmp_path / "2.ckpt").state_dict(), whole.state_dict())
+    with pytest.raises(abbe.AbbeError, match=r"the checkpoint has entmax:alpha=1\.5,learn=true"):
+        fitted("sparsemax", 4, tmp_path / "2.ckpt")
+    whole.network.save_pretrained(tmp_path / "folder")
+    read: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "folder")
+    assert same(read.state_dict(), whole.network.state_dict())

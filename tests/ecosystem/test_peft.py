@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import tiny_models
 import torch
+import transformers
 from tiny_runs import QUICK, TEXT
 from torch import Tensor
 
@@ -143,3 +145,86 @@ def test_a_swap_after_get_peft_model_learns_beside_the_adapter() -> None:
         model(input_ids=ids, labels=ids).loss.backward()
         assert all(parameter.grad is not None for parameter in swapped.parameters())
     assert not any("abbe" in name for name in model.state_dict())
+
+
+# -- Saved: the plan lies beside the adapter --------------------------------------------------------------------------
+
+LEARNED, PLAN = "entmax:alpha=1.5,learn=true", "abbe_plan.safetensors"
+
+
+def learned(order: str) -> tuple[Any, Any]:
+    """A model with an adapter under a swap that began before or after it, both far from their start."""
+    network: Any = tiny_models.llama(vocab_size=256)
+    swapped = abbe.swap(network, LEARNED) if order == "before" else None
+    model = adapted(network)
+    swapped = swapped or abbe.swap(model, LEARNED)
+    with torch.no_grad():
+        for number, parameter in enumerate(swapped.parameters()):
+            parameter.requires_grad_(True).add_(0.1 * number - 0.3)
+    return model, swapped
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        output: Tensor = model.eval()(input_ids=tiny_models.tokens()).logits
+        return output
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_an_adapter_has_its_plan_beside_it(order: str, tmp_path: Path) -> None:
+    model, swapped = learned(order)
+    wanted = logits(model)
+    model.save_pretrained(tmp_path)
+    swapped.restore()
+    assert not torch.equal(logits(model), wanted)
+    model.save_pretrained(tmp_path / "plain")
+    assert not (tmp_path / "plain" / PLAN).exists()  # nothing is left in the settings of PEFT
+    with pytest.warns(UserWarning, match=r"Unexpected keyword arguments \['abbe'\]"):  # never silently softmax
+        again = peft.PeftModel.from_pretrained(tiny_models.llama(vocab_size=256), tmp_path)
+    with abbe.swap(again, f"file:{tmp_path / PLAN}"):
+        assert torch.equal(logits(again), wanted)
+    with pytest.raises(abbe.AbbeError, match=rf"is a PEFT adapter .* then abbe\.swap\(model, 'file:.*{PLAN}'\)"):
+        abbe.load(tmp_path)
+
+
+def test_a_merged_model_is_saved_with_the_plan(tmp_path: Path) -> None:
+    model, _ = learned("after")
+    network = model.merge_and_unload()
+    network.save_pretrained(tmp_path)
+    again: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert torch.equal(logits(again), logits(network))
+
+
+def test_an_adapter_on_a_checkpoint_with_a_plan(tmp_path: Path) -> None:
+    network = tiny_models.llama(vocab_size=256)
+    with abbe.swap(network, LEARNED):
+        network.save_pretrained(tmp_path / "base")
+    model = adapted(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base"))
+    wanted = logits(model)
+    model.save_pretrained(tmp_path / "adapter")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    with pytest.warns(UserWarning, match="an adapter has no values of normalizers that learn"):
+        again = peft.PeftModel.from_pretrained(base, tmp_path / "adapter")
+    assert torch.equal(logits(again), wanted)
+
+
+def test_trainer_resumes_an_adapter_with_the_values_of_its_plan(tmp_path: Path) -> None:
+    rows = [{"input_ids": row, "labels": row} for row in tiny_models.tokens(batch=16)]
+
+    def trained(what: str, folder: str, resume: str | None = None) -> dict[str, Tensor]:
+        model = adapted()
+        swapped = abbe.swap(model, what)
+        args = transformers.TrainingArguments(
+            str(tmp_path / folder), max_steps=6, save_steps=3, per_device_train_batch_size=2, learning_rate=1e-2,
+            report_to="none", use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False,
+        )  # fmt: skip
+        transformers.Trainer(model, args, train_dataset=rows).train(resume_from_checkpoint=resume)
+        assert all(parameter.requires_grad for parameter in swapped.parameters())
+        return dict(model.state_dict())
+
+    whole = trained(LEARNED, "whole")
+    checkpoint = tmp_path / "whole" / "checkpoint-3"
+    with pytest.warns(UserWarning, match="an adapter has no values of normalizers that learn"):
+        resumed = trained(f"file:{checkpoint / PLAN}", "part", str(checkpoint))
+    assert whole.keys() == resumed.keys()
+    assert all(torch.equal(value, resumed[name]) for name, value in whole.items())

@@ -1,13 +1,13 @@
 # The public names and their types: `abbe._lazy` reads them, and imports each name on first use.
 # None names its extra: `abbe doctor` asks some of them without it.
 
+from ._carried import carried_config as carried_config
 from ._export import (
     Export as Export,
     export as export,
     gguf_error as gguf_error,
     read_export as read_export,
 )
-from ._export.carried import carried_config as carried_config
 from ._listening import (
     Consumer as Consumer,
     HeardCall as HeardCall,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
@@ -242,13 +242,43 @@ def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
             )
 
 
-def as_module(groups_of: Groups) -> nn.ModuleDict:
-    """All normalizers by the number of their layer, as the network holds them during the swap."""
-    lists = {
-        str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])
-        for layer, groups in groups_of.items()
-    }
-    return nn.ModuleDict({number: normalizers for number, normalizers in lists.items() if len(normalizers)})
+class Normalizers(nn.ModuleDict):
+    """All normalizers by the number of their layer, as a network holds them; its state says which ones they are.
+
+    A normalizer that layers share is held by the first of them, because safetensors writes no tensor twice.
+    """
+
+    def __init__(self, groups_of: Groups) -> None:
+        super().__init__()
+        self._described = [list(row) for row in _rows(groups_of, _initial_cells)]
+        seen: set[int] = set()
+        for layer, groups in groups_of.items():
+            every = {id(group.normalizer): group.normalizer for group in groups if group.normalizer is not None}
+            if new := nn.ModuleList([one for number, one in every.items() if number not in seen]):
+                self[str(layer.number)] = new
+            seen |= every.keys()
+
+    def get_extra_state(self) -> Tensor:
+        """The plan as JSON; a tensor, which any format keeps."""
+        return torch.tensor(list(json.dumps(self._described).encode()), dtype=torch.uint8, device="cpu")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Nothing to set: `check` has compared it before anything was loaded."""
+
+    def check(self, state: Any) -> None:
+        """Refuse the extra state of another plan."""
+        with one_line("the checkpoint's plan cannot be read"):
+            stored = [[str(cell) for cell in row] for row in json.loads(bytes(state.tolist()))]
+            other, own = _in_words(stored), _in_words(self._described)
+        if stored != self._described:
+            raise AbbeError(
+                f"the checkpoint has {other}, but this model has {own}: swap it to the plan of the checkpoint first "
+                "(file:FOLDER/abbe_plan.safetensors), or load the weights without abbe_normalizers and strict=False"
+            )
+
+
+def _in_words(rows: list[list[str]]) -> str:
+    return "; ".join(f"{spec} in layers {layers}, heads {heads}" for layers, heads, spec in rows if spec != _UNCHANGED)
 
 
 _HEADER = ("layers", "heads", "normalizer", "pattern")
@@ -347,7 +377,7 @@ class Plan(Mapping[str, Rule]):
 
     def __repr__(self) -> str:
         """A table; neighbouring layers with the same groups share their rows."""
-        rows = [_HEADER, *self._rows()]
+        rows = [_HEADER, *_rows(self.by_layer, _cells)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         count = f"{len(self)} layer{'s' if len(self) != 1 else ''}"
@@ -373,15 +403,22 @@ class Plan(Mapping[str, Rule]):
             for name, at in places.items()
         ]
 
-    def _rows(self) -> Iterator[tuple[str, ...]]:
-        layers = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
-        for groups, same in groupby(layers, key=lambda entry: entry[1]):
-            numbers = _spans([number for number, _ in same])
-            yield from ((numbers, *cells) for cells in groups)
+
+def _rows(groups_of: Groups, cells_of: Callable[[HeadGroup], tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    """The cells of every group after the numbers of its layers; neighbouring layers with the same cells share rows."""
+    layers = [(layer.number, tuple(map(cells_of, groups))) for layer, groups in groups_of.items()]
+    for groups, same in groupby(layers, key=lambda entry: entry[1]):
+        numbers = _spans([number for number, _ in same])
+        yield from ((numbers, *cells) for cells in groups)
 
 
 def _cells(group: HeadGroup) -> tuple[str, str, str]:
     return _spans(sorted(group.heads)), str(group.normalizer or _UNCHANGED), group.pattern
+
+
+def _initial_cells(group: HeadGroup) -> tuple[str, str]:
+    """Without what is learned, so that they stay the same while a model learns."""
+    return _spans(sorted(group.heads)), _UNCHANGED if group.normalizer is None else group.normalizer.initial_spec
 
 
 def _spans(numbers: list[int]) -> str:
@@ -392,18 +429,19 @@ def _spans(numbers: list[int]) -> str:
 
 
 _KEY, _FORMAT, _SUM = "abbe_swap", 1, "sha256"
+States = Mapping[int, Mapping[str, Tensor]]  # other values than those that normalizers hold, by id
 
 
-def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) -> None:
-    """Write all groups; a normalizer that several groups share is written once."""
+def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str, states: States | None = None) -> None:
+    """Write all groups; a shared normalizer is written once. `states` replace the values that they hold."""
     from safetensors.torch import save  # of the extra `models`
 
-    facts, tensors = _stored(groups_of, model)
+    facts, tensors = _stored(groups_of, model, states)
     facts |= {_SUM: checksum(tensors, facts)}
     write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
 
 
-def _stored(groups_of: Groups, model: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def _stored(groups_of: Groups, model: str, states: States | None = None) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What the file of a plan says, and the learned values."""
     every = (group.normalizer for groups in groups_of.values() for group in groups)
     shared = list({id(one): one for one in every if one is not None}.values())
@@ -425,7 +463,7 @@ def _stored(groups_of: Groups, model: str) -> tuple[dict[str, Any], dict[str, Te
     tensors = {
         f"{number}.{name}": tensor.detach().cpu().contiguous()
         for number, one in enumerate(shared)
-        for name, tensor in one.state_dict().items()
+        for name, tensor in (one.state_dict() if states is None else states[id(one)]).items()
     }
     return facts, tensors
 
@@ -505,6 +543,8 @@ def _loaded(path: str, number: int, spec: str, tensors: dict[str, Tensor]) -> No
     except (AbbeError, RuntimeError, MemoryError) as error:  # more heads than memory can hold are a RuntimeError
         raise AbbeError(f"{path} is damaged: it holds {spec!r}, which cannot be created: {error}") from None
     own = {name.partition(".")[2]: tensor for name, tensor in tensors.items() if name.startswith(f"{number}.")}
+    if any(tensor.dtype.itemsize == 2 for tensor in own.values()):
+        loaded.to(next(iter(own.values())).dtype)  # as in a network of half precision: rounding depends on it
     try:
         loaded.load_state_dict(own)
     except RuntimeError:

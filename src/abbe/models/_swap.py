@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any, Self
@@ -19,12 +20,13 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ..normalizers import Softmax
+from ._carried import hold, reduced, save_plans
 from ._network import checked_network
-from ._plan import Plan, What, as_module, standing_groups
+from ._plan import Normalizers, Plan, What, standing_groups
 from ._session import Session
 from ._session.call import AttentionCall, HeadGroup, RawCall, Rule
 from ._session.modules import SWAP_PREFIX
-from ._session.rule import SWAPPED, attention_by, first_weights
+from ._session.rule import attention_by, first_weights, put_rules
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 _FAILURE = (
@@ -98,10 +100,15 @@ class Swap:
             )
         self._listeners: list[Listener] = []
         self._session = Session(self.network, SWAP_PREFIX)
-        normalizers = as_module(self._plan.by_layer).train(self.network.training)
-        self._learning = [parameter for parameter in normalizers.parameters() if parameter.requires_grad]
+        self._learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
         modules = {layer.module: layer.path for layer in self._plan.by_layer}
-        self._session.open(self._attend, modules, part=(SWAPPED, normalizers), rules=self._rules)
+        self._session.open(self._attend, modules, self._carry, reduced)
+
+    def _carry(self, undo: ExitStack) -> None:
+        """The network has its normalizers as a part, and is saved with its plan."""
+        put_rules(self._rules, undo)
+        hold(self.network, self._plan.by_layer, undo)
+        save_plans(self.network, undo)
 
     @property
     def error(self) -> float | None:
@@ -120,7 +127,7 @@ class Swap:
 
     def parameters(self) -> Iterator[nn.Parameter]:
         """The learnable parameters of the normalizers, each once."""
-        return as_module(self._plan.by_layer).parameters()
+        return Normalizers(self._plan.by_layer).parameters()
 
     def restore(self) -> None:
         """Give the model its own attention back; restoring twice does no harm."""

@@ -117,16 +117,15 @@ def test_values_per_head_are_not_torn_apart() -> None:
             assert "abbe_normalizers.1.0.learned.alpha.raw" in network.state_dict()
 
 
-def test_saved_and_restored_as_the_plain_model() -> None:
+def test_saved_with_the_plan_of_the_uppermost_swap() -> None:
     network, inputs = llama(), {"input_ids": tokens()}
-    plain = network(**inputs).logits
-    with swap(network, "sparsemax"), tap(network):
-        file = io.BytesIO()
+    with swap(network, "sparsemax"), swap(network, "layers.1=topk:k=3"), tap(network):
+        wanted, file = network(**inputs).logits, io.BytesIO()
         torch.save(network, file)
     file.seek(0)
     read = torch.load(file, weights_only=False)
-    assert read.config._attn_implementation == "sdpa"
-    assert torch.equal(read(**inputs).logits, plain)
+    assert read.config._attn_implementation == "abbe:plan"
+    assert torch.equal(read(**inputs).logits, wanted)
     assert not any(name.startswith("abbe-") for name in AttentionInterface._global_mapping)
     with swap(network, "sparsemax"):
         copied = copy.deepcopy(network)

@@ -1,6 +1,6 @@
 """Export: a model with other normalizers as a folder that others can load.
 
-Temperatures of softmax are folded into plain weights (`fold`); other normalizers lie beside them (`carried`). The
+Temperatures of softmax are folded into plain weights (`fold`); other normalizers lie beside them (`_carried`). The
 folder is loaded in a fresh process (`fresh`), and its outputs are compared with the swapped model.
 """
 
@@ -32,7 +32,6 @@ from .._session.modules import CARRIED_FILE
 from .._session.selfcheck import relative_error
 from .._swap import Swap
 from .._text import Text, read_text, windows
-from .carried import write_carried
 from .fold import fold, not_foldable, scales
 from .fresh import inputs_of, outputs_of
 
@@ -198,7 +197,8 @@ def export(
                 with changes.applied():
                     network.save_pretrained(written)
             else:
-                write_carried(network, planned, written)
+                with Swap(network, what):
+                    network.save_pretrained(written)
             loaded.tokenizer.save_pretrained(written)
             try:
                 error = check(written, wanted, job, loaded.tokenizer)

@@ -23,6 +23,7 @@ from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from ..._arguments import shown
 from ..._errors import AbbeError, one_line
+from .._session.modules import CARRIED_FILE
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # in the order in which transformers looks
 ADAPTER = "adapter_config.json"
@@ -52,9 +53,11 @@ def check_folder(folder: Path) -> None:
                 f"{folder} holds a model and a PEFT adapter of {base}: move {ADAPTER} away to load the model without "
                 "it, or save the result of merge_and_unload()"
             )
+        plan = folder / CARRIED_FILE
+        then = f", then abbe.swap(model, 'file:{plan}')," if plan.is_file() else ""
         raise AbbeError(
-            f"{folder} is a PEFT adapter of {base}, not a model: give abbe PeftModel.from_pretrained(base, folder) "
-            "instead of a name, or the folder to which you save its merge_and_unload()"
+            f"{folder} is a PEFT adapter of {base}, not a model: give abbe PeftModel.from_pretrained(base, folder)"
+            f"{then} instead of a name, or the folder to which you save its merge_and_unload()"
         )
     if part := next(folder.glob("shard-*-model-*.safetensors"), None):  # transformers prefers them to all others
         raise AbbeError(f"{part} is a part of a distributed checkpoint: consolidate it, and give that folder")

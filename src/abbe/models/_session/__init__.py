@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from itertools import count
@@ -31,7 +31,7 @@ from .modules import (
     refuse_if_covered,
     use_text_part,
 )
-from .rule import put, put_rules
+from .rule import put
 from .selfcheck import Trial, check_complete, checked_output, output_error, padded_texts, self_check_tolerance
 
 # Held while a model's settings, hooks and registered names change.
@@ -65,12 +65,12 @@ class Session:
         return self._undo is not None
 
     def open(
-        self, attend: Attend, modules: dict[nn.Module, str], part: tuple[str, nn.Module] | None = None,
-        rules: Mapping[nn.Module, Rule] | None = None,
+        self, attend: Attend, modules: dict[nn.Module, str], change: Callable[[ExitStack], None] | None = None,
+        reduced: Reduced | None = None,
     ) -> None:  # fmt: skip
         """Change the model: these attention modules (with their paths) call `attend`.
 
-        `part` is a module that the network holds, under that name, meanwhile; `rules` are those of the modules.
+        `change` does what else is to be changed, and undone; `reduced` says what pickle writes.
         """
         with ExitStack() as undo, lock:
             self._configs = PrivateConfigs(self.network)
@@ -87,11 +87,10 @@ class Session:
             function = attention_function(self._where, self._is_causal, attend_once_seen)
             register(self._name, function, self._policy.make_mask, undo)
             watch_passes(self.network, modules, called, self._configs, undo)
-            put_rules(rules or {}, undo)
-            if part is not None:
-                put(self.network._modules, *part, undo)
+            if change is not None:
+                change(undo)
             models = [model for _, model in models_within(self.network)]
-            save_as_plain(models, self._configs, undo, None if part is None else part[0])
+            answer_pickle(models, self._configs, undo, reduced)
             # Only now: an error before this point undoes everything.
             self._undo = undo.pop_all()
 
@@ -259,34 +258,31 @@ def detached(tensor: Tensor | None) -> Tensor | None:
     return None if tensor is None else tensor.detach()
 
 
-# -- Saving a model that is tapped or swapped -------------------------------------------------------------------------
+# -- Pickling a model that is tapped or swapped -----------------------------------------------------------------------
 # torch.save, pickle and deepcopy ask the object itself how to write it. For the duration of a session the network
-# answers with a copy that shares all tensors, but has the settings, hooks and parts of the plain model: the file holds
-# the model as it was before and will be after, and reading it does not need abbe.
+# answers with a copy that shares all tensors, but has the settings and hooks of the plain model. Under a tap that is
+# all: the file holds the model as it was before and will be after. Under a swap `reduced` adds the plan.
 
-_ANSWERS = ("__reduce_ex__", "__deepcopy__")
+Reduced = Callable[[nn.Module, nn.Module], Any]  # of a model and its copy: what __reduce__ returns
+_ANSWERS = ("__reduce_ex__", "__deepcopy__", "save_pretrained")
 _HOOKS = (
     "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs",
     "_forward_hooks", "_forward_hooks_with_kwargs", "_forward_hooks_always_called",
 )  # fmt: skip
 
 
-def save_as_plain(
-    models: Sequence[nn.Module], configs: PrivateConfigs, undo: ExitStack, added: str | None = None
+def answer_pickle(
+    models: Sequence[nn.Module], configs: PrivateConfigs, undo: ExitStack, reduced: Reduced | None = None
 ) -> None:
-    """Let these models (a network and those within it) be written as they were, until `undo` closes.
+    """Let these models (a network and those within it) answer pickle and deepcopy, until `undo` closes."""
 
-    `added` is a part that the first of them has only temporarily.
-    """
-
-    def reduced(below: Callable[[Any], Any] | None, model: nn.Module, protocol: Any) -> Any:
-        parts = {name: part for name, part in models[0]._modules.items() if name != added}
-        with _silent(models), configs.removed(), _without_hooks(models[0]), changed([(models[0], "_modules", parts)]):
-            if below is not None:  # of a session that this one lies on
+    def written(below: Callable[[Any], Any] | None, model: nn.Module, protocol: Any) -> Any:
+        with _silent(models), configs.removed(), _without_hooks(models[0]):
+            if below is not None:  # of a session that this one lies on; its plan is that of the uppermost
                 return below(protocol)
             # deepcopy treats everything in its memory as copied, so tensors are shared.
             plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
-        return plain.__reduce_ex__(protocol)
+        return plain.__reduce_ex__(protocol) if reduced is None else reduced(model, plain)
 
     def copied(below: object, model: nn.Module, memory: dict[int, Any]) -> Any:
         # A full copy, which a swap refuses by name: it must not silently compute with softmax.
@@ -294,7 +290,7 @@ def save_as_plain(
             return copy.deepcopy(model, memory)
 
     for model in models:
-        for name, answer in zip(_ANSWERS, (reduced, copied), strict=True):
+        for name, answer in (("__reduce_ex__", written), ("__deepcopy__", copied)):
             put(model.__dict__, name, partial(answer, model.__dict__.get(name), model), undo)
 
 
