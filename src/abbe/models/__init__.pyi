@@ -3,8 +3,10 @@
 
 from ._export import (
     Export as Export,
+    as_swapped as as_swapped,
     export as export,
     gguf_error as gguf_error,
+    plan_path as plan_path,
     read_export as read_export,
 )
 from ._export.carried import carried_config as carried_config
