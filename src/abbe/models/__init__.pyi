@@ -41,6 +41,7 @@ from ._load.sources import (
     is_pulled as is_pulled,
     pulled_facts as pulled_facts,
     pulled_folder as pulled_folder,
+    quiet as quiet,
 )
 from ._network import (
     Shape as Shape,

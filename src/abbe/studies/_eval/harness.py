@@ -29,10 +29,11 @@ from lm_eval.tasks import TaskManager
 from ..._arguments import plain
 from ..._errors import AbbeError
 from ..._files import finite
-from ...models import DeviceLike, DtypeLike, LoadedModel, as_swapped, load, swap
+from ...models import DeviceLike, DtypeLike, LoadedModel, as_swapped, load, quiet, swap
 from ...runs.loss import check_causal
 
 VERSION = version("lm_eval")
+_USUAL = "cuda:0"  # what the program of lm-eval asks for if nobody else does
 _YAML = (".yaml", ".yml")
 # Places of the machine, and what the requests show.
 _NOT_IDENTITY = ("dataset_kwargs", "fewshot_config", "metadata")
@@ -48,34 +49,36 @@ class AbbeLM(HFLM):  # type: ignore[misc]
         batch_size: requests per pass.
         device: as for `abbe.load`.
         dtype: as for `abbe.load`.
-        on_requests: told of the requests of every batch; with it, lm-eval shows no progress of its own.
+        on_batch: called after every pass; with it, lm-eval shows no progress of its own.
         more: other arguments of lm-eval's class for transformers.
     """
 
     def __init__(
         self, pretrained: str | LoadedModel, plan: Any = None, batch_size: int | str = 1,
         device: DeviceLike | None = None, dtype: DtypeLike | None = None,
-        on_requests: Callable[[int], object] | None = None, **more: Any,
+        on_batch: Callable[[], object] | None = None, **more: Any,
     ) -> None:  # fmt: skip
+        if device == _USUAL and not torch.cuda.is_available():
+            device = None
         model = pretrained if isinstance(pretrained, LoadedModel) else load(pretrained, device=device, dtype=dtype)
         check_causal(model, "lm-eval")
         if plan is not None:
             swap(model, as_swapped(plan))
         given = {"backend": "causal", "max_length": model.context} | more | {"trust_remote_code": False}
-        with quiet():
+        with _no_advice():
             # lm-eval gives the tokenizer a padding token: a copy.
             super().__init__(model.network, tokenizer=copy.deepcopy(model.tokenizer), batch_size=batch_size, **given)
         self.truncated = 0  # requests that are longer than the context
-        self._on_requests = on_requests
+        self._on_batch = on_batch
 
     def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> Any:
-        return super().loglikelihood(requests, disable_tqdm or self._on_requests is not None)
+        return super().loglikelihood(requests, disable_tqdm or self._on_batch is not None)
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> Any:
-        return super().loglikelihood_rolling(requests, disable_tqdm or self._on_requests is not None)
+        return super().loglikelihood_rolling(requests, disable_tqdm or self._on_batch is not None)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> Any:
-        return super().generate_until(requests, disable_tqdm or self._on_requests is not None)
+        return super().generate_until(requests, disable_tqdm or self._on_batch is not None)
 
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **more: Any
@@ -84,7 +87,7 @@ class AbbeLM(HFLM):  # type: ignore[misc]
             if len(answer) > self.max_length:
                 raise AbbeError(f"an answer has {len(answer)} tokens, and the model reads {self.max_length}")
             self.truncated += len(context) + len(answer) > self.max_length + 1  # nothing reads the last token
-        return super()._loglikelihood_tokens(requests, disable_tqdm or self._on_requests is not None, **more)
+        return super()._loglikelihood_tokens(requests, disable_tqdm or self._on_batch is not None, **more)
 
     def tok_batch_encode(
         self, strings: Sequence[str], padding_side: str = "left", left_truncate_len: int | None = None, **more: Any
@@ -93,26 +96,27 @@ class AbbeLM(HFLM):  # type: ignore[misc]
             self.truncated += sum(len(self.tok_encode(one)) > left_truncate_len for one in strings)
         return super().tok_batch_encode(strings, padding_side, left_truncate_len, **more)
 
-    def _model_call(self, inps: Any, *args: Any, **more: Any) -> Any:
-        return self._told(super()._model_call(inps, *args, **more), len(inps))
+    def _model_call(self, *args: Any, **more: Any) -> Any:
+        return self._told(super()._model_call(*args, **more))
 
-    def _model_generate(self, context: Any, *args: Any, **more: Any) -> Any:
-        return self._told(super()._model_generate(context, *args, **more), len(context))
+    def _model_generate(self, *args: Any, **more: Any) -> Any:
+        return self._told(super()._model_generate(*args, **more))
 
-    def _told(self, answers: Any, requests: int) -> Any:
-        if self._on_requests is not None:
-            self._on_requests(requests)
+    def _told(self, answers: Any) -> Any:
+        if self._on_batch is not None:
+            self._on_batch()
         return answers
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Inside, lm-eval gives no advice; errors are raised."""
+def _no_advice() -> Iterator[None]:
+    """Inside, lm-eval and transformers give no advice; errors are raised."""
     logger = logging.getLogger("lm_eval")
     before = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
-        yield
+        with quiet():
+            yield
     finally:
         logger.setLevel(before)
 
@@ -180,7 +184,7 @@ class HarnessTask:
         model.truncated = 0
         random.seed(self._seed)
         np.random.seed(self._seed % 2**32)  # noqa: NPY002 - tasks draw from it
-        with torch.random.fork_rng(devices=[]), torch.no_grad(), quiet(), _one_line(f"task {self.name}"):
+        with torch.random.fork_rng(devices=[]), torch.no_grad(), _no_advice(), _one_line(f"task {self.name}"):
             torch.manual_seed(self._seed)
             tasks = {"tasks": {self.name: self._task}}
             found = evaluate(lm=model, task_dict=tasks, limit=self._limit, log_samples=True, bootstrap_iters=0)
@@ -210,7 +214,11 @@ def load_tasks(names: Sequence[str], limit: int | None, num_fewshot: int | None,
     """Tasks of lm-eval by name or pattern, of a folder with their YAML files, or of one such file."""
     tasks: dict[str, HarnessTask] = {}
     for given in names:
-        with open(os.devnull, "w") as nowhere, redirect_stderr(nowhere), quiet():  # progress bars without an option
+        with (
+            open(os.devnull, "w") as nowhere,
+            redirect_stderr(nowhere),
+            _no_advice(),
+        ):  # progress bars without an option
             for name, task in _found(given).items():
                 if name in tasks:
                     raise AbbeError(f"task {name} is given twice: name each task once")

@@ -164,11 +164,7 @@ def _difference(
 
 
 def _verdict(change: Estimate, higher: bool | None, documents: int, level: float) -> str:
-    if higher is None or not math.isfinite(change.value) or documents < enough_windows(level):
-        return UNKNOWN
-    if change.value == 0:
-        return EQUAL
-    if change.low is None:
+    if higher is None or change.low is None or documents < enough_windows(level):
         return UNKNOWN
     up, down = (BETTER, WORSE) if higher else (WORSE, BETTER)
     return up if change.above(0) else down if change.below(0) else EQUAL

@@ -5,11 +5,13 @@ Every contender answers the same requests, document by document; a contender on 
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -29,16 +31,18 @@ from ...runs.inputs import (
     plain_settings,
     windows_for,
 )  # fmt: skip
-from ...runs.loss import check_causal
+from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, at_work
 from ...runs.study import study
 from ...runs.watch import Stages
 from ...words.manifest import without_folder
 from ...words.names import BASELINE
 from ...words.numbers import about, many
+from .._shared.swapped import best_seconds
 from .result import Evaluation, findings_of, rows_of
 
 PlanLike = str | os.PathLike[str] | Mapping[str, str]
+_TRIES = 2  # the best counts: the first one warms up
 _TOKEN = 32  # characters: as many per token of the self-check are read
 
 
@@ -182,10 +186,10 @@ class _Evaluating:
         self.listed = tasks
 
     def run(self) -> Evaluation:
-        job, parts = self.job, self.tasks
+        job, parts, batch = self.job, self.tasks, self.settings.batch_size
         self._check()
         job.claim()
-        self.stages = Stages(job.watch, {part: len(task.requests) for part, (_, task) in parts.items()})
+        self.stages = Stages(job.watch, {part: math.ceil(len(x.requests) / batch) for part, (_, x) in parts.items()})
         job.parts.each(parts, self._part, self.stages.end)
         made = {(one.name, task.name): self._part(part) for part, (one, task) in parts.items()}
         rows = [
@@ -212,13 +216,14 @@ class _Evaluating:
         length = min(CHECKED, job.room(CHECKED) or CHECKED)
         windows = windows_for(model, sample, (length,), 1, self.settings.seed)
         with swap(model, "softmax") as trial:
-            tokens, seconds = job.check(trial, windows)
-        characters = windows[0].end - windows[0].start
-        whole_cost = len(self.contenders) * len(content) / characters
+            job.check(trial, windows)
+        seconds = best_seconds(partial(window_losses, model, windows), _TRIES, time.perf_counter)
+        # As many times what was read as the requests are longer: lm-eval reads them again for every choice.
+        times = len(self.contenders) * len(content) / (windows[0].end - windows[0].start)
         documents, requests = sum(task.documents for task in self.listed), sum(len(x.requests) for x in self.listed)
         job.watch.say(
             f"{len(self.contenders)} contenders, {many(len(self.listed), 'task')}, {documents:,} documents, "
-            f"{requests:,} requests, {whole_cost * tokens:,.0f} tokens to read: about {about(whole_cost * seconds)}"
+            f"{requests:,} requests, {times * windows[0].length:,.0f} tokens to read: about {about(times * seconds)}"
         )
 
     def _part(self, part: str) -> dict[str, Any]:
@@ -235,8 +240,6 @@ class _Evaluating:
 
     @cached_property
     def _harness_model(self) -> Any:
-        return self.harness.AbbeLM(self.job.model, batch_size=self.settings.batch_size, on_requests=self._step)
-
-    def _step(self, requests: int) -> None:
-        for _ in range(requests):
-            self.stages.step(*self._stage)
+        return self.harness.AbbeLM(
+            self.job.model, batch_size=self.settings.batch_size, on_batch=lambda: self.stages.step(*self._stage)
+        )
