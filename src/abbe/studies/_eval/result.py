@@ -15,14 +15,13 @@ from ...measures import enough_windows, resampled_counts
 from ...results import Estimate, Result
 from ...views import TextTable, View
 from ...words.finding import Finding
-from ...words.frames import column, frame
+from ...words.frames import Cell, column, frame
 from ...words.manifest import model_name, part_of
 from ...words.numbers import interval, many, number, percent
 from .._shared.estimates import Resampling, paired_difference, resampled_estimate, share_right
 
 BETTER, WORSE, EQUAL, UNKNOWN = "better", "worse", "neither", "not judged"
 _AGAIN = 1e-9  # relative: a score that is computed again from the values of its documents
-_signed = "{:+.3f}".format
 _ACCURACIES = ("acc", "acc_norm", "acc_bytes")  # of lm-eval, for tasks with choices
 _RULE = (
     "A score counts as better or worse if the interval of the difference on the same documents lies on one side of 0: "
@@ -30,6 +29,10 @@ _RULE = (
     "of 20 without any difference about one would count. A task counts by acc_norm if it has it, else by its first "
     "score."
 )
+
+
+def _signed(change: float) -> str:
+    return f"{change:+.3f}" if abs(change) < 10 else number(change, 4, signed=True)
 
 
 class Scored(Protocol):
@@ -93,8 +96,9 @@ class Evaluation(Result, study="eval", json_file="evaluation.json", drawn=True):
             f"In brackets: intervals of nominal {percent(settings.get('level', 0.95), 4)}, paired by document. "
             "chance: guessing among the choices."
         )
+        does = f"do {len(self.plans)} plans" if len(self.plans) > 1 else f"does {self.plans[0]}"
         return self._view(
-            f"What do {many(len(self.plans), 'plan')} change in {model_name(self.manifest)}, by its answers?",
+            f"What {does} change in {model_name(self.manifest)}, by its answers?",
             f"{many(len(tasks), 'task')} of lm-eval {harness.get('lm_eval', '')}, {many(sum(documents), 'document')}; "
             "every contender answers the same requests",
             tables=[
@@ -103,11 +107,12 @@ class Evaluation(Result, study="eval", json_file="evaluation.json", drawn=True):
         )
 
     def _of_plan(self, plan: str, note: str) -> list[TextTable]:
-        """For the terminal without chance, and with intervals below their differences."""
-        columns = ("task", "metric", "documents", "baseline", "score", "difference", "verdict")
+        """For the terminal without chance, in two lines per score."""
         of_plan = partial(self._shown, plan, rows=self.table.filter(pl.col("plan") == plan), note=note)
-        short = of_plan(*columns, on=("terminal",), breaks=("(",), whole=("task", "metric", "baseline", "verdict"))
-        return [short, of_plan(*columns[:3], "chance", *columns[3:], on=("page", "card"))]
+        columns = ("documents", "baseline", "score", "difference", "verdict")
+        both: Cell = ("task, score", lambda row: f"{row['task']} {row['metric']}")
+        short = of_plan(both, *columns, on=("terminal",), breaks=("(",), whole=("difference",))
+        return [short, of_plan("task", "metric", "chance", *columns, on=("page", "card"))]
 
 
 # -- Differences ------------------------------------------------------------------------------------------------------
