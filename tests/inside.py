@@ -34,6 +34,8 @@ MODULES = {
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
     "engine_fitting": "abbe.studies._shared.fitting",
+    "estimates": "abbe.studies._shared.estimates",
+    "eval_result": "abbe.studies._eval.result",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",
 }

@@ -19,7 +19,7 @@ PUBLIC = {
     *("LoadedModel", "Plan", "Swap", "Tap", "Text", "Window"),
     *("load", "plan", "pull", "read_text", "swap", "tap", "windows"),
     *("Calibration", "Capacity", "Comparison", "calibrate", "capacity", "compare"),
-    *("Difference", "Export", "Lift", "diff", "export", "lift"),
+    *("Difference", "Evaluation", "Export", "Lift", "diff", "evaluate", "export", "lift"),
     *("Reports", "cost", "merge", "on_ray", "report_each", "shard"),
     *("Report", "Reproduction", "Result", "Run", "diagnose", "open", "open_run", "report", "reproduce"),
     *("Experiment", "Monitor", "doctor", "verify"),

@@ -11,13 +11,13 @@ START = ["index.md", "gallery.md"]
 MORE = ["other-tools.md", "contributing.md", "changelog.md"]
 HOW_TO = (
     *("report", "measuring", "normalizers", "swapping", "comparing", "calibrating", "lifting", "exporting"),
-    *("capacity", "diff", "training", "scale", "tap", "entmax"),
+    *("evaluating", "capacity", "diff", "training", "scale", "tap", "entmax"),
 )
 EXPLANATION = (
     *("measures", "intervals", "theory", "reproducing", "report-rules", "normalizers", "comparing", "capacity"),
     *("lifting", "lab", "monitoring", "precision", "cost", "run-folders", "architecture"),
 )
-RESULTS = ("reproducing", "normalizers", "capacity", "lifting", "lifting-by-hand", "lab", "speed")
+RESULTS = ("reproducing", "normalizers", "capacity", "lifting", "lifting-by-hand", "evaluating", "lab", "speed")
 _REGISTRIES = (
     *("normalizers", "measures", "columns", "files", "training", "statements", "proofs", "architectures"),
     "embedded-model",

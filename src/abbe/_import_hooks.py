@@ -1,4 +1,4 @@
-"""Hooks into transformers that run once it has been imported, without importing it."""
+"""Hooks into packages of others that run once these have been imported, without importing them."""
 
 from __future__ import annotations
 
@@ -62,3 +62,9 @@ def register_model_type() -> None:
 
     auto = importlib.import_module("transformers.models.auto.configuration_auto")
     auto.CONFIG_MAPPING.register(MODEL_TYPE, Carried, exist_ok=True)
+
+
+def register_harness_model() -> None:
+    """Let lm-eval find its model `abbe`, which is imported when somebody asks for it."""
+    registry = importlib.import_module("lm_eval.api.registry").model_registry
+    registry.register("abbe", target="abbe.studies._eval.harness:AbbeLM")

@@ -20,8 +20,10 @@ from ._errors import AbbeError
 EXTRAS = {
     "models": ("filelock", "gguf", "polars", "safetensors", "scipy", "tokenizers", "transformers"),
     "report": ("altair", "jinja2", "vl_convert"),
+    "eval": ("accelerate", "lm_eval"),
 }
 ALL = "all"
+_TOGETHER = {ALL: ("models", "report"), "eval": ("models", "eval"), "": ()}
 Getter = Callable[[str], Any]
 Lister = Callable[[], list[str]]
 Declared = Callable[[], Mapping[str, tuple[str, str]]]  # module and extra by name
@@ -34,8 +36,7 @@ class MissingExtraError(AbbeError):
 
 def has(extra: str) -> bool:
     """Whether all packages of an extra are installed, without importing them."""
-    parts = EXTRAS if extra == ALL else [extra] if extra else []
-    return all(_installed(package) for part in parts for package in EXTRAS[part])
+    return all(_installed(package) for part in _TOGETHER.get(extra, (extra,)) for package in EXTRAS[part])
 
 
 def need(what: str, extra: str) -> None:

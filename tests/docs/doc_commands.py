@@ -43,6 +43,7 @@ SMALL = {
     "compare": ("--length", "40", "--windows", "2", "--needle-lengths", "31,40", "--prompts", "1"),
     "calibrate": ("--length", "16", "--windows", "2", "--held-out", "2", "--steps", "1", "--queries", "4"),
     "lift": ("--length", "16", "--windows", "2", "--steps", "2", "--prompts", "1"),
+    "eval": ("--limit", "6"),
     "export": (),
     "train temperature": (*_TRAIN, "--temperatures", "1,0.1", "--no-qk-norm"),
     "train length": (*_TRAIN, "--lengths", "16,64"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import huggingface_hub
 import pytest
+import stand_in_harness
 import tiny_models
 
 import abbe
@@ -52,6 +53,7 @@ def move_in(place: Path, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(place / "hub"))
     patch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     patch.chdir(place / "here")
+    stand_in_harness.install(patch)
 
 
 def save_training(folder: Path) -> None:

@@ -25,7 +25,7 @@ SHAPES = {
 WITH_PYTHON = [name for name in DOCUMENTS if read(name).of("python")]
 
 
-_HOW_TO = ("comparing", "measuring", "capacity", "lifting", "diff", "exporting", "report", "swapping")
+_HOW_TO = ("comparing", "measuring", "capacity", "evaluating", "lifting", "diff", "exporting", "report", "swapping")
 # A second or more of measuring; the README makes a report, too.
 SLOW = {f"docs/{name}.md" for name in ("index", "explanation/precision", "explanation/lab")}
 SLOW |= {f"docs/how-to/{name}.md" for name in _HOW_TO}

@@ -21,8 +21,8 @@ from .study import command_of
 FIRST, MORE = "Commands", "More"
 # What a newcomer needs, in this order; all other commands follow under More.
 _FIRST = (
-    *("report", "reproduce", "capacity", "compare", "diff", "lift", "export", "watch", "verify", "normalizers"),
-    *("pull", "doctor"),
+    *("report", "reproduce", "capacity", "compare", "diff", "lift", "export", "eval", "watch", "verify"),
+    *("normalizers", "pull", "doctor"),
 )
 _GROUPS = {
     "train": "Train small transformers to test claims about training attention. Nothing is downloaded. --quick takes "

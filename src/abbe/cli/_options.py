@@ -42,7 +42,8 @@ class Invocation:
 current = Invocation()
 _NAMES = {
     "normalizer": "--with", "normalizers": "--with", "optimizers": "--optimizer", "figures": "--figure",
-    "figures_folder": "--figures", "opened": "--open/--no-open", "as_json": "--json", "listing": "--list",
+    "figures_folder": "--figures", "plans": "--plan", "opened": "--open/--no-open", "as_json": "--json",
+    "listing": "--list",
 }  # fmt: skip
 # Options with the same meaning everywhere, given as they are.
 _COMMON = {
@@ -57,14 +58,14 @@ _COMMON = {
     "opened": "Open the page in your browser.",
 }
 _DEFAULTS = {"device": "cpu", "dtype": "float32"}
-_SEVERAL = ("text", "normalizers", "optimizers")  # may be repeated
+_SEVERAL = ("text", "normalizers", "optimizers", "plans")  # may be repeated
 _TYPES: dict[str, Any] = {
     "bool": bool, "bool | None": bool | None, "int": int, "int | None": int | None, "float": float,
     "float | None": float | None, "Path": Path, "Path | None": Path | None, "list[str] | None": list[str] | None,
 }  # fmt: skip
 _COMPLETED: dict[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("model", "other"), complete.models),
-    **dict.fromkeys(("normalizer", "normalizers", "plan", "specs"), complete.normalizers),
+    **dict.fromkeys(("normalizer", "normalizers", "plan", "plans", "specs"), complete.normalizers),
     "figures": complete.figures,
     "device": complete.one_of(("auto", "cpu", "cuda", "mps", "xpu")),
     "device_map": complete.one_of(("auto", "balanced", "balanced_low_0", "sequential")),

@@ -4,8 +4,10 @@
 from ._carried import carried_config as carried_config
 from ._export import (
     Export as Export,
+    as_swapped as as_swapped,
     export as export,
     gguf_error as gguf_error,
+    plan_path as plan_path,
     read_export as read_export,
 )
 from ._listening import (
@@ -39,6 +41,7 @@ from ._load.sources import (
     is_pulled as is_pulled,
     pulled_facts as pulled_facts,
     pulled_folder as pulled_folder,
+    quiet as quiet,
 )
 from ._named import (
     attention_names as attention_names,

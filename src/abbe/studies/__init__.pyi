@@ -53,6 +53,8 @@ from ._diagnose import diagnose as diagnose
 from ._diff.result import Difference as Difference
 from ._diff.study import diff as diff
 from ._each import Reports as Reports
+from ._eval.result import Evaluation as Evaluation
+from ._eval.study import evaluate as evaluate
 from ._lift.result import Lift as Lift
 from ._lift.study import lift as lift
 from ._report.heads import (

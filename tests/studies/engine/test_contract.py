@@ -11,6 +11,7 @@ from typing import Any
 
 import compare_runs
 import pytest
+import stand_in_harness
 import tiny_runs
 from needle_models import TEXT as PROSE
 from polars.testing import assert_frame_equal
@@ -36,6 +37,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "lift": QUICK
     | {"normalizers": "sparsemax", "length": 16, "steps": 4, "prompts": 1, "budget": None, "resamples": 20},
     "diff": SHORT | {"sizes": (1, 2)},
+    "eval": stand_in_harness.OPTIONS,
     "train": {"normalizers": ["softmax", "sparsemax"], "rates": [0.01, 0.03], "seeds": 2, "steps": 10, "workers": 1}
     | {"progress": False},
 }
@@ -52,6 +54,7 @@ PARTS = {
     "calibrate": ["layers/*.safetensors", "losses.json"],
     "lift": ["parts/fit-1.safetensors", "parts/scan-0-1.json", "parts/judged-1.json"],
     "diff": ["runs/0/windows/16-1.safetensors", "runs/1/windows/16-0.safetensors", "losses/1.json"],
+    "eval": ["parts/0-0.json", "parts/1-1.json"],
     "train": ["runs/*.json"],
 }
 # Passes of self-checks (a text and its padded beginning, twice each), and of estimates of the cost.
@@ -64,6 +67,7 @@ CHECKING = {
     "calibrate": 4,
     "lift": 4,
     "diff": 8,
+    "eval": 4 + 2,
     "train": 0,  # what is passed there is a whole run
 }
 COSTS = ("seconds", "time_ratio", "extra_megabytes")  # of a comparison: other ones in every run
@@ -79,6 +83,9 @@ def run(study: str, on_pass: Callable[[], object] = lambda: None, **more: Any) -
     models = [model, tiny_runs.model()] if study == "diff" else [model]
     for one in models:
         one.network.base_model.register_forward_pre_hook(lambda *_: on_pass())
+    if study == "eval":
+        with stand_in_harness.installed():
+            return abbe.evaluate(model, **(OPTIONS[study] | more))
     return getattr(abbe, study)(*models, text, **(OPTIONS[study] | more))
 
 
@@ -217,7 +224,7 @@ def test_saved_elsewhere_it_opens(study: str, saved: Saved, tmp_path: Path) -> N
 
 @pytest.mark.quick(1)
 @pytest.mark.parametrize(
-    "study", ["calibrate", "capacity", "diagnose", "compare", "diff", "reproduce", "report", "lift"]
+    "study", ["calibrate", "capacity", "diagnose", "compare", "diff", "eval", "reproduce", "report", "lift"]
 )
 def test_page_and_card(study: str, saved: Saved, tmp_path: Path) -> None:
     result = saved(study).result

@@ -40,7 +40,21 @@ _FILES = ("plan.safetensors", "tuned.safetensors", "calibrated.safetensors")
 
 
 def as_swapped(plan: object) -> What:
-    """The plan as `swap` takes it: a file needs no prefix here, and may be the folder of a run."""
+    """The plan as `swap` takes it: a file needs no prefix here, and may be the folder of a run.
+
+    Args:
+        plan: what `swap` takes, a `Plan`, a file that lift, calibrate or `Swap.save` wrote, or the folder of a run.
+
+    Returns:
+        What `swap` takes.
+
+    Raises:
+        AbbeError: the folder holds no plan.
+
+    Examples:
+        >>> abbe.models.as_swapped("fitted.safetensors"), abbe.models.as_swapped("sparsemax")
+        ('file:fitted.safetensors', 'sparsemax')
+    """
     if isinstance(plan, Plan):
         return {
             f"{path}.heads.{','.join(map(str, group.heads))}": group.normalizer
@@ -53,7 +67,21 @@ def as_swapped(plan: object) -> What:
 
 
 def plan_path(plan: object) -> Path | None:
-    """The file of the plan, None if it is a spec or consists of normalizers."""
+    """The file of the plan, None if it is a spec or consists of normalizers.
+
+    Args:
+        plan: as for `as_swapped`.
+
+    Returns:
+        Its path, or that of the most finished plan in a folder.
+
+    Raises:
+        AbbeError: the folder holds no plan.
+
+    Examples:
+        >>> abbe.models.plan_path("file:fitted.safetensors").name
+        'fitted.safetensors'
+    """
     if isinstance(plan, str) and plan.startswith(FILE_PREFIX):
         return Path(plan.removeprefix(FILE_PREFIX)).expanduser()
     if not isinstance(plan, (str, os.PathLike)):
@@ -149,7 +177,7 @@ def export(
 
     Args:
         model: a name for `load`, or what it gave, in float32 or float64.
-        plan: what `swap` takes, a file that `calibrate`, `lift` or `Swap.save` wrote, or the folder of such a run.
+        plan: what `swap` takes, a file that `calibrate`, `lift` or `Swap.save` wrote, or the folder of a run.
         folder: a new or empty folder.
         text: real text for the check; the sample that comes with abbe if None.
 

@@ -21,7 +21,13 @@ Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars, advice or warnings inside; all settings are restored at the end."""
+    """No progress bars, advice or warnings of transformers inside; all settings are restored at the end.
+
+    Examples:
+        >>> import warnings
+        >>> with abbe.models.quiet():
+        ...     warnings.warn("not shown")
+    """
     with ExitStack() as restore, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hub, transformers = import_module("huggingface_hub.utils"), import_module("transformers.utils.logging")

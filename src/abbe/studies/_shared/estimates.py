@@ -59,6 +59,41 @@ def paired_gain(baseline: Sequence[bool], other: Sequence[bool], level: float = 
     return Estimate((2 * gained - changed) / len(baseline), low, high)
 
 
+def paired_difference(baseline: Sequence[bool], other: Sequence[bool], level: float = 0.95) -> Estimate:
+    """Difference of two shares on the same items, with an interval that also says how large it may be.
+
+    `paired_gain` takes the number of items that differ as given: where few do, its interval is too narrow for the size
+    of the difference, and where none does there is none. Tango's score interval (1998) counts them as random, but is
+    asymptotic. Both together: it excludes 0 only if the exact test of McNemar rejects, and never has width 0.
+    """
+    exact, items = paired_gain(baseline, other, level), len(baseline)
+    pairs = list(zip(baseline, other, strict=True))
+    gained, lost = pairs.count((False, True)), pairs.count((True, False))
+    low, high = -_most(lost, gained, items, level), _most(gained, lost, items, level)
+    return Estimate(exact.value, min(low, exact.value if exact.low is None else exact.low),
+                    max(high, exact.value if exact.high is None else exact.high))  # fmt: skip
+
+
+def _most(gained: int, lost: int, items: int, level: float) -> float:
+    """The upper end of Tango's interval of (gained - lost) / items: the largest difference that is not rejected."""
+    from scipy.optimize import brentq  # takes long to import
+    from scipy.stats import norm
+
+    z = norm.ppf((1 + level) / 2)
+
+    def excess(difference: float) -> float:
+        """By how much the score statistic exceeds z, with the variance of the most likely shares that have it."""
+        slope = (2 * items - gained + lost) * difference - gained - lost
+        root = math.sqrt(slope**2 + 8 * items * lost * difference * (1 - difference))
+        share = (root - slope) / (4 * items)
+        spread = items * (2 * share + difference * (1 - difference))
+        return items * difference - (gained - lost) - float(z) * math.sqrt(max(spread, 0.0))
+
+    value = (gained - lost) / items
+    # From just above: at the value itself the excess is 0 where no item differs.
+    return 1.0 if value == 1 else float(brentq(excess, value + 1e-9 * (1 - value), 1.0))
+
+
 def share_right(right: int, total: int, level: float = 0.95) -> Estimate:
     """A share with Wilson's interval, by the score test: never empty, even if all or none are right."""
     from scipy.stats import binomtest  # takes long to import

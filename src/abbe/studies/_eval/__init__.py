@@ -1,0 +1,1 @@
+"""abbe eval: the tasks of lm-evaluation-harness, on a model and under plans."""
