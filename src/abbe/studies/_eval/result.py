@@ -18,7 +18,7 @@ from ...words.finding import Finding
 from ...words.frames import Cell, column, frame
 from ...words.manifest import model_name, part_of
 from ...words.numbers import interval, many, number, percent
-from .._shared.estimates import Resampling, paired_difference, resampled_estimate, share_right
+from .._shared.estimates import paired_difference, resampled_estimate, share_right
 
 BETTER, WORSE, EQUAL, UNKNOWN = "better", "worse", "neither", "not judged"
 _AGAIN = 1e-9  # relative: a score that is computed again from the values of its documents
@@ -118,7 +118,7 @@ class Evaluation(Result, study="eval", json_file="evaluation.json", drawn=True):
 # -- Differences ------------------------------------------------------------------------------------------------------
 
 
-def rows_of(plan: str, task: Scored, baseline: Mapping[str, Any], other: Mapping[str, Any], settings: Resampling) -> (
+def rows_of(plan: str, task: Scored, baseline: Mapping[str, Any], other: Mapping[str, Any], settings: Any) -> (
     list[dict[str, Any]]
 ):  # fmt: skip
     """A row for every score of a task that both contenders have."""
@@ -142,7 +142,7 @@ def _named(key: str) -> str:
 
 def _difference(
     aggregate: Callable[[Sequence[Any]], float], key: str, baseline: Mapping[str, Any], other: Mapping[str, Any],
-    settings: Resampling,
+    settings: Any,
 ) -> Estimate:  # fmt: skip
     """Plan minus baseline; without an interval if scores cannot be computed from resampled documents."""
     first, second = baseline["values"][key], other["values"][key]
