@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal, Protocol, cast
@@ -229,6 +229,7 @@ class Listener:
         self._numbers: dict[nn.Module, int] = {}  # number of the layer that a module last was
         self._undo: ExitStack | None = None
         self._undo_inner = ExitStack()  # steps that can also be undone in the middle of a pass
+        self._functions = ExitStack()  # gives the network its own attention functions back
         self._consumer: Consumer | None = None
         self._depth, self._reading = 0, False
         self._captured: list[HeardCall] | None = None
@@ -252,7 +253,8 @@ class Listener:
         self.close()
         with ExitStack() as undo, lock:
             inner = undo.enter_context(ExitStack())
-            _replace_functions(self.network, self._function, inner)
+            _replace_functions(self.network, self._function, self._functions)
+            inner.callback(lambda: self._functions.close())
             see_input = _Hook(self._see_input)
             for module in self.modules:
                 inner.callback(module.register_forward_pre_hook(see_input, with_kwargs=True).remove)
@@ -330,6 +332,15 @@ class Listener:
         self._numbers[module] = place
         return place
 
+    def _follow(self) -> None:
+        """Hear a network whose attention was replaced since: a swap began or ended between two steps."""
+        names = [config._attn_implementation for config in configs_within(self.network)]
+        if all(name is None or isinstance(name, OwnName) for name in names):
+            return
+        with lock, suppress(AbbeError):  # under a tap nothing is heard
+            self._functions.close()
+            _replace_functions(self.network, self._function, self._functions)
+
     def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._inputs[module] = args, kwargs
 
@@ -339,6 +350,8 @@ class Listener:
             # Not `part.training`: Lightning trains what `from_pretrained` gives in evaluation mode.
             self._reading = torch.is_grad_enabled()
             self._numbers.clear()
+            if self._reading:
+                self._follow()
             if self._reading and self._consumer is not None:
                 self._consumer.begin_pass(kwargs)
         if self._reading:
