@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from training_cases import batches, gpt2
+from training_cases import batches, gpt2, llama, same
+from transformers import AutoModelForCausalLM
 
 import abbe
 
@@ -145,10 +146,10 @@ def test_a_pass_that_ended_with_an_exception_is_left_out_on_all_ranks(monkeypatc
     assert first.result().steps["step"].to_list() == [2]
 
 
-def on_two_ranks(tmp_path: Path, *more: str) -> str:
-    script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
+def on_two_ranks(tmp_path: Path, *more: str, script: str = SCRIPT) -> str:
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(path)]
     command += [str(tmp_path / "run"), str(Path(__file__).parent), *more]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
@@ -186,3 +187,66 @@ def test_a_rank_that_fails_silences_all_and_nobody_waits(tmp_path: Path) -> None
     assert said.count("silent: ") == 2
     assert "ZeroDivisionError: planted" in said
     assert "the reading failed on a rank" in said
+
+
+# -- A swapped model: its learned values are averaged like all else, and saved by one rank -----------------------------
+
+SWAPPED = """
+import sys
+sys.path.insert(0, sys.argv[2])
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+from torch.distributed.fsdp import fully_shard
+import abbe
+from training_cases import batches, llama
+
+dist.init_process_group("gloo")
+rank, way = dist.get_rank(), sys.argv[3]
+network = model = llama()
+abbe.swap(network, "entmax:alpha=1.5,learn=true")
+if way == "ddp":
+    model = torch.nn.parallel.DistributedDataParallel(network)
+else:
+    for layer in network.model.layers:
+        fully_shard(layer)
+    fully_shard(network)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for inputs in batches(4, batch=4):
+    model(**{name: x.chunk(2)[rank] for name, x in inputs.items()}).loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+state = get_model_state_dict(network, options=options)
+if rank == 0:
+    network.save_pretrained(sys.argv[1], state_dict=dict(state))
+    torch.save(state, f"{sys.argv[1]}/state.pt")
+set_model_state_dict(network, get_model_state_dict(network))
+other = get_model_state_dict(network) | {"abbe_normalizers._extra_state": torch.tensor(list(b"[]"), dtype=torch.uint8)}
+try:
+    set_model_state_dict(network, other)
+except abbe.AbbeError as error:
+    print("refused:", error, flush=True)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_two_ranks_save_what_one_process_learns(way: str, tmp_path: Path) -> None:
+    assert on_two_ranks(tmp_path, way, script=SWAPPED).count("refused: the checkpoint has") == 2
+    network = llama()
+    handle = abbe.swap(network, "entmax:alpha=1.5,learn=true")
+    before = [parameter.detach().clone() for parameter in handle.parameters()]
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    for inputs in batches(4, batch=4):
+        network(**inputs).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert not any(torch.equal(one, other) for one, other in zip(before, handle.parameters(), strict=True))
+    read: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "run")
+    gathered = torch.load(tmp_path / "run" / "state.pt")
+    assert same(read.state_dict(), gathered)
+    for name, value in network.state_dict().items():
+        torch.testing.assert_close(gathered[name], value, atol=1e-5, rtol=1e-4)

@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from cli_runs import run_main
 from folders import change, save
 from safetensors.torch import load_file
@@ -21,11 +23,27 @@ from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 import abbe
-from abbe import AbbeError, normalizer, swap
+from abbe import AbbeError, normalizer
 
 LEARNED = "entmax:alpha=1.5,learn=true"
 MIXED = {"layers.0.heads.0,2": "topk:k=3", "layers.1": LEARNED}
 PLAN = "abbe_plan.safetensors"
+
+
+OPEN: list[abbe.Swap] = []
+
+
+def swap(network: Any, what: Any) -> abbe.Swap:
+    """Restored at the end of the test, if not before."""
+    OPEN.append(abbe.swap(network, what))
+    return OPEN[-1]
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    yield
+    while OPEN:
+        OPEN.pop().restore()
 
 
 def logits(network: Any) -> Tensor:
@@ -268,6 +286,64 @@ def test_a_state_dict_survives_torch_save(tmp_path: Path) -> None:
     with swap(network, MIXED):
         network.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
         assert torch.equal(logits(network), wanted)
+
+
+def test_accelerate_saves_and_loads_it(tmp_path: Path) -> None:
+    def prepared(what: Any) -> Any:
+        accelerator, network = Accelerator(cpu=True), llama()
+        swap(network, what)
+        model, optimizer = accelerator.prepare(network, torch.optim.AdamW(network.parameters(), lr=1e-2))
+
+        def train(steps: int) -> dict[str, Tensor]:
+            for _ in range(steps):
+                accelerator.backward(model(input_ids=tokens(), labels=tokens()).loss)
+                optimizer.step()
+                optimizer.zero_grad()
+            return dict(network.state_dict())
+
+        return accelerator, model, train
+
+    accelerator, model, train = prepared(LEARNED)
+    train(2)
+    accelerator.save_state(str(tmp_path / "state"))
+    accelerator.save_model(model, str(tmp_path / "model"))
+    unwrapped = accelerator.unwrap_model(model)
+    unwrapped.save_pretrained(tmp_path / "folder", state_dict=accelerator.get_state_dict(model))
+    at_two, whole = logits(model), train(2)
+    again, resumed, train_on = prepared(LEARNED)
+    again.load_state(str(tmp_path / "state"))
+    assert torch.equal(logits(resumed), at_two)
+    assert same(train_on(2), whole)
+    assert torch.equal(logits(read(tmp_path / "folder")), at_two)
+    with swap(network := llama(), LEARNED):
+        network.load_state_dict(load_file(tmp_path / "model" / "model.safetensors"))
+        assert torch.equal(logits(network), at_two)
+    other, _, _ = prepared("sparsemax")
+    with pytest.raises(AbbeError, match=r"the checkpoint has entmax:alpha=1\.5,learn=true"):
+        other.load_state(str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("way", ["compiled", "gradient checkpointing"])
+def test_it_is_saved_however_it_is_called(way: str, tmp_path: Path) -> None:
+    def trained(changed: bool) -> Any:
+        network: Any = llama()
+        swap(network, LEARNED)
+        if changed and way == "gradient checkpointing":
+            network.gradient_checkpointing_enable()
+        model = torch.compile(network, backend="eager") if changed and way == "compiled" else network
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model.train()(input_ids=tokens(), labels=tokens(), use_cache=False).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return model
+
+    plain, model = trained(False), trained(True)
+    model.save_pretrained(tmp_path)
+    again = read(tmp_path)
+    assert torch.equal(logits(again), logits(getattr(model, "_orig_mod", model)))
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(again.state_dict()[name], value)
 
 
 # -- Going on with training -------------------------------------------------------------------------------------------
