@@ -75,6 +75,14 @@ RUNS = {
         "2 min, after `abbe pull smollm2`, and needs the book",
         True,
     ),
+    "evaluation": Run(
+        (
+            "abbe eval smollm2 --plan entmax:alpha=1.5 --plan 'layers.4-14=topp:p=0.9' --tasks my-tasks --limit 100 "
+            "--out {here} --figures {here}/figures",
+        ),
+        "15 min, after `abbe pull smollm2`, and needs lm-eval and the tasks of scripts/harness_tasks.py",
+        True,
+    ),
     "smollm2-reproduce": Run(
         ("abbe reproduce smollm2 --text war_and_peace.txt --out {here}",), "an hour, and needs the book", True
     ),
@@ -95,6 +103,7 @@ PICTURES = (
     Picture("page-smollm2-heads.png", "smollm2", screen("report.html", part="#heads .map-box", height=900)),
     *(Picture(f"embedded-{one}.svg", "reproduce", file_of(f"figures/figure-{one}.svg")) for one in FIGURES),
     *(Picture(f"smollm2-{one}.svg", "smollm2-reproduce", file_of(f"figures/figure-{one}.svg")) for one in FIGURES),
+    Picture("evaluation.svg", "evaluation", file_of("figures/differences.svg")),
     Picture("lab-temperature.svg", "lab", file_of("figures/accuracy.svg")),
     Picture("lab-warning.svg", "lab", file_of("figures/warning.svg")),
     Picture("mass-law.svg", "mass-law", file_of("mass_law.svg")),

@@ -17,7 +17,17 @@ from abbe import cli
 
 COMMANDS = (
     *("report", "reproduce", "diagnose", "capacity", "compare", "diff"),
-    *("calibrate", "lift", "export", "watch", "train temperature", "train length", "train recall", "train text"),
+    *(
+        "calibrate",
+        "lift",
+        "export",
+        "eval",
+        "watch",
+        "train temperature",
+        "train length",
+        "train recall",
+        "train text",
+    ),
     *("verify", "normalizers"),
     *("pull", "cost", "merge", "doctor"),
 )

@@ -28,6 +28,7 @@ BASE = {
     "merge": (running, "merge", ["."]),
     "lift": (studies, "lift", []),
     "diff": (studies, "diff", []),
+    "eval": (studies, "evaluate", ["--plan", "sparsemax", "--tasks", "tasks"]),
     "export": (models, "export", ["embedded", "--plan", "sparsemax", "--out", "new"]),
     "watch": (results, "read_manifest", ["."]),
     **{f"train {name}": (studies, f"train_{name}", []) for name in ("temperature", "length", "recall", "text")},

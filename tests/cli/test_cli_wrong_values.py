@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import stand_in_harness
 from cli_runs import COMMANDS, command_of, run_main
 
 from abbe import studies
@@ -24,6 +25,7 @@ ALLOWED = {
     "--budget": {"1.5"},
     "--rates": {"1.5"},
     "--decay": {"0", "1.5"},
+    "--num-fewshot": {"0"},
 }
 NO_NUMBERS = (
     "--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--device", "--dtype",
@@ -31,6 +33,7 @@ NO_NUMBERS = (
 )  # fmt: skip
 WITHOUT_MODEL = ("merge", "verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {
+    "eval": ["--plan", "sparsemax", "--tasks", "last"],
     "calibrate": ["--with", "sparsemax"],
     "export": ["--plan", "sparsemax", "--out", "new"],
     "merge": ["."],
@@ -48,7 +51,10 @@ def options() -> list[tuple[str, str]]:
         for command in COMMANDS
         if not command.startswith("train ") or hasattr(studies, command.replace(" ", "_"))
         for parameter in command_of(command).params
-        if parameter.opts[0].startswith("--") and not parameter.is_flag and parameter.opts[0] != "--help"
+        if parameter.opts[0].startswith("--")
+        and not parameter.is_flag
+        and parameter.opts[0] != "--help"
+        and parameter.opts[0] != "--tasks"  # names of lm-eval: tests/ecosystem
     ]
 
 
@@ -59,6 +65,7 @@ def test_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
+    stand_in_harness.install(monkeypatch)
     if option in ("--out", "--figures", "--html"):
         Path("file").write_text("mine")
         wrong = ["file/below"] if option == "--out" else [".", "file/x"] if option == "--html" else ["file"]
@@ -66,7 +73,7 @@ def test_one_line_and_exit_code_2(
         wrong = ["", " ", "x", "/", "0", "entmx", ",", "=", ";"]
     else:
         wrong = [word for word in WORDS if word not in ALLOWED.get(option, set())]
-    on_model = [str(folder)] + ([] if option == "--text" else ["--text", str(book)])
+    on_model = [str(folder)] + ([] if option == "--text" or command == "eval" else ["--text", str(book)])
     before = sorted(path.name for path in tmp_path.iterdir())
     for value in wrong:
         words = [] if command.split()[0] in WITHOUT_MODEL else list(on_model)

@@ -22,7 +22,7 @@ from abbe.measures import list_measures, list_tests
 from abbe.studies import list_results
 from abbe.training import list_quantities, list_rules
 
-OF_OTHERS = {"--part", "--only", "--outtype"}  # of the benchmarks, and of llama.cpp
+OF_OTHERS = {"--part", "--only", "--outtype", "--model_args"}  # of the benchmarks, of llama.cpp and lm-eval
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import polars as pl
 import torch
@@ -33,18 +33,6 @@ _RULE = (
 
 def _signed(change: float) -> str:
     return f"{change:+.3f}" if abs(change) < 10 else number(change, 4, signed=True)
-
-
-class Scored(Protocol):
-    """What is asked of a task of the harness."""
-
-    name: str
-    documents: int
-    chance: float | None
-
-    def aggregate(self, key: str) -> Callable[[Sequence[Any]], float]: ...
-
-    def higher_is_better(self, key: str) -> bool | None: ...
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -118,7 +106,7 @@ class Evaluation(Result, study="eval", json_file="evaluation.json", drawn=True):
 # -- Differences ------------------------------------------------------------------------------------------------------
 
 
-def rows_of(plan: str, task: Scored, baseline: Mapping[str, Any], other: Mapping[str, Any], settings: Any) -> (
+def rows_of(plan: str, task: Any, baseline: Mapping[str, Any], other: Mapping[str, Any], settings: Any) -> (
     list[dict[str, Any]]
 ):  # fmt: skip
     """A row for every score of a task that both contenders have."""
