@@ -28,6 +28,7 @@ from .._tensors import checksum
 from ..normalizers import Normalizer, normalizer, parse_spec
 from ._load.sources import one_line
 from ._network import checked_network, place_of, setting
+from ._own import OwnNetwork, layers_for
 from ._session.call import is_causal
 from ._session.modules import attention_modules
 
@@ -61,11 +62,20 @@ class Layer:
         return place_of(self.module) or torch.device("cpu")
 
 
-def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:
-    """These attention modules, in the order of the network."""
+def layers_of(network: Any, inputs: object = None) -> list[Layer]:
+    """The attention modules, in the order of the network; `inputs` are those of a pass, of a network that is not from
+    transformers.
+    """
+    from transformers import PreTrainedModel
+
+    if not isinstance(network, PreTrainedModel):
+        seen = layers_for(network, inputs)
+        return [Layer(number, one.path, one.heads, one.causal, one.module) for number, one in enumerate(seen)]
+    if inputs is not None:
+        raise AbbeError("inputs= is for networks that are not from transformers, whose layers a pass shows")
     return [
         Layer(number, path, _heads(network, module, path), is_causal(module), module)
-        for number, (module, path) in enumerate(modules.items())
+        for number, (module, path) in enumerate(attention_modules(network).items())
     ]
 
 
@@ -254,7 +264,7 @@ _HEADER = ("layers", "heads", "normalizer", "pattern")
 _UNCHANGED = "unchanged"  # heads that keep the model's attention
 
 
-def plan(model: object, what: What) -> Plan:
+def plan(model: object, what: What, *, inputs: object = None) -> Plan:
     """What `swap(model, what)` would do, without doing it: which normalizer each layer and head would get.
 
     The model may be in use meanwhile, also under a tap or a swap.
@@ -262,6 +272,7 @@ def plan(model: object, what: What) -> Plan:
     Args:
         model: a transformers model, or what `load` returns.
         what: all that `swap` takes; a mistake in it is the same error.
+        inputs: as for `swap`.
 
     Returns:
         A mapping from layer paths to groups of heads, which prints as a table.
@@ -276,7 +287,7 @@ def plan(model: object, what: What) -> Plan:
         4-5     0,4      sparsemax   *.heads.0,4
         4-5     1-3,5-7  unchanged
     """
-    return Plan(checked_network(model, "plan"), what)
+    return Plan(checked_network(model, "plan"), what, inputs)
 
 
 class Plan(Mapping[str, tuple[HeadGroup, ...]]):
@@ -287,6 +298,7 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
     Args:
         network: a transformers model.
         what: as for `swap`.
+        inputs: as for `swap`.
 
     Examples:
         >>> planned = abbe.plan(abbe.load("embedded"), "layers.0=sparsemax")
@@ -294,9 +306,9 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         ['sparsemax']
     """
 
-    def __init__(self, network: object, what: What) -> None:
-        self._model = type(network).__name__
-        layers = layers_of(network, attention_modules(checked_network(network, "plan")))
+    def __init__(self, network: object, what: What, inputs: object = None) -> None:
+        self._model = type(getattr(network, "network", network)).__name__ if isinstance(network, OwnNetwork) else type(network).__name__
+        layers = layers_of(checked_network(network, "plan"), inputs)
         if isinstance(what, str) and what.startswith(FILE_PREFIX):
             self.by_layer = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
         else:

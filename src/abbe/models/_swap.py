@@ -23,7 +23,7 @@ from .._errors import AbbeError
 from ..normalizers import Normalizer, Softmax, kernels_from, normalizer, step_attention, usual_specs
 from ._network import checked_network
 from ._plan import HeadGroup, Plan, What, as_module, make_groups, needs_order
-from ._session import Session
+from ._own import session_of
 from ._session.call import AttentionCall, MaskPolicy, RawCall, attention_function, model_attention, normalized_attention
 from ._session.modules import CARRIED_NAME, LOADED_PREFIX, SWAP_PREFIX
 
@@ -39,7 +39,7 @@ class _AsAnyOther(Softmax):
     """Softmax that attention() computes like any other normalizer; for Softmax itself it calls torch's kernel."""
 
 
-def swap(model: object, what: What) -> Swap:
+def swap(model: object, what: What, *, inputs: object = None) -> Swap:
     """Give a model other normalizers, from now until `restore` or a block's end.
 
     Masks, windows, soft caps, sinks, biases and caches stay as they are. A head that no pattern names keeps the model's
@@ -51,6 +51,8 @@ def swap(model: object, what: What) -> Swap:
         what: a spec; a Normalizer, which all layers share; "file:PATH" of a file that `Swap.save` wrote; or a mapping
             from patterns to specs or Normalizers, of which the first that names a head wins, in one line
             "PATTERN=SPEC; PATTERN=SPEC".
+        inputs: of a network that is not from transformers: a tensor, a tuple or a mapping of the arguments of a pass,
+            which shows its layers; needed if one of them does not state its number of heads.
 
     Returns:
         The swap, in effect from now on.
@@ -66,7 +68,7 @@ def swap(model: object, what: What) -> Swap:
         >>> handle = abbe.swap(model, {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})
         >>> handle.restore()
     """
-    return Swap(model, what)
+    return Swap(model, what, inputs)
 
 
 class Swap:
@@ -75,6 +77,7 @@ class Swap:
     Args:
         model: a transformers model, or what `load` returns.
         what: as for `swap`.
+        inputs: as for `swap`.
 
     Attributes:
         network: the transformers model.
@@ -86,13 +89,13 @@ class Swap:
         48
     """
 
-    def __init__(self, model: object, what: What) -> None:
+    def __init__(self, model: object, what: What, inputs: object = None) -> None:
         self.network = checked_network(model, "swap")
-        self._plan = Plan(self.network, what)
+        self._plan = Plan(self.network, what, inputs)
         self._groups = {layer.module: groups for layer, groups in self._plan.by_layer.items()}
         self._trial_groups: dict[nn.Module, tuple[HeadGroup, ...]] = {}  # softmax everywhere, for the check
         self._listeners: list[Listener] = []
-        self._session = Session(self.network, SWAP_PREFIX)
+        self._session = session_of(self.network, SWAP_PREFIX)
         normalizers = as_module(self._plan.by_layer).train(self.network.training)
         self._learning = [parameter for parameter in normalizers.parameters() if parameter.requires_grad]
         modules = {layer.module: layer.path for layer in self._plan.by_layer}
@@ -149,14 +152,15 @@ class Swap:
         self._listeners.append(listener)
 
     @torch.no_grad()
-    def check(self, **inputs: Any) -> float:
+    def check(self, *args: Any, **inputs: Any) -> float:
         """Prove on these inputs that with softmax swapped in everywhere the model's own output results.
 
         The beginning of a text without padding is tried with padding, too. Listeners are not called. Also learns the
         output projections, for later calls of listeners.
 
         Args:
-            inputs: those of the model's forward pass.
+            args: those of the forward pass of a network that is not from transformers.
+            inputs: those of the model's forward pass, by name.
 
         Returns:
             The largest difference over the standard deviation of the output; rounding leaves about 1e-6 in float32.
@@ -167,7 +171,7 @@ class Swap:
         self._check_active()
         softmax = make_groups(_AsAnyOther(), list(self._plan.by_layer))
         self._trial_groups = {layer.module: groups for layer, groups in softmax.items()}
-        return self._session.check(inputs, _FAILURE)
+        return self._session.check(inputs, _FAILURE, *args)
 
     def _check_active(self) -> None:
         if not self._session.is_open:
@@ -181,13 +185,13 @@ class Swap:
             _refuse_order(groups, f"but {raw.where} shows all keys")
         if self._learning and not torch.compiler.is_compiling():
             self._say_if_frozen(raw)
-        if self._listeners and trial is None:
+        if self._listeners and trial is None and not raw.again:
             _, call = self._session.read(raw)
             for listener in self._listeners:
                 listener(call.for_measures(), partial(swapped_weights, call, groups))
         with kernels_from(KERNELS_FROM):
             output = swapped_attention(raw, groups)
-        if trial is not None:
+        if trial is not None and not raw.again:
             trial.see(*self._session.read(raw), output)
         return output
 
@@ -206,7 +210,11 @@ class Swap:
         groups = (self._groups if self._session.trial is None else self._trial_groups).get(raw.module)
         where, heads = raw.where, raw.query.shape[1]
         if groups is None:
-            raise AbbeError(f"{where} is not part of the swapped model, but of a copy; swap the copy itself")
+            raise AbbeError(
+                f"{where} is not part of the swapped model, but of a copy; swap the copy itself"
+                if raw.own is None
+                else f"{where} attends, which its class does not show: give inputs=..., the arguments of a pass"
+            )
         expected = sum(len(group.heads) for group in groups)
         if heads != expected:
             raise AbbeError(f"unsupported: {where} says that it has {expected} heads, but attends with {heads}")

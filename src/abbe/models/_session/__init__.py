@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any, Literal
@@ -35,6 +35,7 @@ class Session:
     Attributes:
         modules: the attention modules with their paths.
         layers: those seen so far, numbered.
+        skipped: attention modules that cannot be read, each with the reason.
         trial: the forward pass of a check in progress, None otherwise.
         error: of the last check, even if it failed.
     """
@@ -43,6 +44,7 @@ class Session:
         self.network = network
         self.modules: dict[nn.Module, str] = {}
         self.layers = Layers()
+        self.skipped: list[str] = []
         self.trial: Trial | None = None
         self.error: float | None = None
         self._name = f"{prefix}{next(_numbers)}"
@@ -109,13 +111,15 @@ class Session:
         )  # fmt: skip
         return layer, call
 
-    def check(self, inputs: dict[str, Any], failure: str) -> float:
+    def check(self, inputs: dict[str, Any], failure: str, *args: object) -> float:
         """Compare the model's plain output for these inputs with its output in the session, whose calls go to `trial`.
 
         The beginning of a text without padding is compared once more, with padding. Returns the largest difference over
         the standard deviation. If it is too large, the error `failure` is raised, with {model}, {error} and {limit}
         filled in.
         """
+        if args:
+            raise AbbeError("check takes the inputs of a transformers model by name, such as input_ids=...")
         if self.network.training:
             raise AbbeError("the model is in training mode, where dropout makes its output random; call .eval() first")
         if inputs.get("past_key_values") is not None:
@@ -258,7 +262,7 @@ _HOOKS = (
 
 
 def save_as_plain(
-    models: Sequence[nn.Module], configs: PrivateConfigs, undo: ExitStack, added: str | None = None
+    models: Sequence[nn.Module], configs: PrivateConfigs | None, undo: ExitStack, added: str | None = None
 ) -> None:
     """Let these models (a network and those within it) be written as they were, until `undo` closes.
 
@@ -267,7 +271,8 @@ def save_as_plain(
 
     def reduced(model: nn.Module, protocol: Any) -> Any:
         parts = {name: part for name, part in models[0]._modules.items() if name != added}
-        with _silent(models), configs.removed(), _without_hooks(models[0]), changed([(models[0], "_modules", parts)]):
+        own_settings = nullcontext() if configs is None else configs.removed()
+        with _silent(models), own_settings, without_hooks(models[0]), changed([(models[0], "_modules", parts)]):
             # deepcopy treats everything in its memory as copied, so tensors are shared.
             plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
         return plain.__reduce_ex__(protocol)
@@ -293,7 +298,7 @@ def _silent(models: Sequence[nn.Module]) -> Iterator[None]:
             model.__dict__.update(held)
 
 
-def _without_hooks(network: nn.Module) -> AbstractContextManager[None]:
+def without_hooks(network: nn.Module) -> AbstractContextManager[None]:
     """Without abbe's hooks. The dictionaries themselves are restored: handles that remove a hook refer to them."""
     held = [(module, name, getattr(module, name)) for module in network.modules() for name in _HOOKS]
     named = ((number, getattr(hook, "__module__", "")) for _, _, hooks in held for number, hook in hooks.items())

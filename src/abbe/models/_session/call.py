@@ -111,6 +111,8 @@ class RawCall(NamedTuple):
     mask: Tensor | None
     causal: bool
     options: Keywords
+    own: Callable[[], Tensor] | None = None  # what a network that is not from transformers computes itself
+    again: bool = False  # whether the layer was called before, with other values
 
     @property
     def in_order(self) -> bool:
@@ -238,6 +240,8 @@ def refuse_weights(where: str, requested: object) -> None:
 
 def model_attention(call: RawCall) -> Tensor:
     """(batch, queries, heads, value width): the model's own softmax, as transformers' SDPA function computes it."""
+    if call.own is not None:
+        return call.own()
     options = call.options
     if options.softcap is not None or options.sink is not None:  # transformers' function has neither
         return normalized_attention("softmax", call)

@@ -1,0 +1,167 @@
+"""A session of a network that is not from transformers: the calls that it makes go to another function for a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..._errors import AbbeError
+from .._network import uncompiled
+from . import detached, lock, save_as_plain, without_hooks
+from .call import Attend, AttentionCall, RawCall
+from .intercept import Interception
+from .modules import LayerKey, Layers
+from .selfcheck import Trial, relative_error, self_check_tolerance
+
+FUNCTIONS = "F.scaled_dot_product_attention, nn.MultiheadAttention or abbe.attention"
+_LISTED = 3
+
+
+class NetworkSession:
+    """A network whose calls of attention go to another function, from `open` to `close`; with what `Session` has.
+
+    Attributes:
+        modules: those whose calls may be seen, with their paths.
+        layers: those seen so far, numbered.
+        skipped: modules named like attention that have not called any, each with the reason; after `check`.
+        trial: the forward pass of a check in progress, None otherwise.
+        error: of the last check, even if it failed.
+    """
+
+    def __init__(self, network: nn.Module, call: Callable[..., Any] | None = None) -> None:
+        self.network, self._call = network, network if call is None else call
+        self.modules: dict[nn.Module, str] = {}
+        self.layers = Layers()
+        self.skipped: list[str] = []
+        self.trial: Trial | None = None
+        self.error: float | None = None
+        self._undo: ExitStack | None = None
+        self._called: set[nn.Module] = set()
+        self._last: dict[nn.Module, tuple[LayerKey, int, int]] = {}
+
+    @property
+    def is_open(self) -> bool:
+        return self._undo is not None
+
+    def open(self, attend: Attend, modules: dict[nn.Module, str], part: tuple[str, nn.Module] | None = None) -> None:
+        """See the calls from now on; a `part` is held by the network meanwhile."""
+
+        def attend_once_seen(raw: RawCall) -> Tensor:
+            self._called.add(raw.module)
+            return attend(raw)
+
+        with ExitStack() as undo, lock:
+            undo.enter_context(uncompiled())  # nothing of what follows is seen in a compiled graph
+            self._seen = Interception(self.network, attend_once_seen, self._begin, self._end)
+            self.modules = modules or self._seen.paths
+            self._seen.open(undo, None if part is None else _refuse_copy)
+            if part is not None:
+                self.network.add_module(*part)
+                undo.callback(delattr, self.network, part[0])
+            save_as_plain([self.network], None, undo, None if part is None else part[0])
+            self._undo = undo.pop_all()
+
+    def close(self) -> None:
+        """Restore everything; closing twice does no harm."""
+        if self._undo is not None:
+            with lock:
+                self._undo.close()
+            self._undo = None
+
+    def watch(self) -> None:
+        """Inputs are seen from the beginning."""
+
+    def read(self, raw: RawCall) -> tuple[LayerKey, AttentionCall]:
+        """The layer that this call belongs to, and its inputs without gradients."""
+        running, module, options = self._seen.running, raw.module, raw.options
+        assert running is not None
+        name, kind = self.modules.get(module, type(module).__name__), running.kind(raw)
+        if not raw.again:
+            self._last[module] = self.layers.enter(name, kind)
+        layer, number, place = self._last[module]
+        if isinstance(module, nn.MultiheadAttention):  # it does not call its projection
+            self.layers.projections[layer] = module.out_proj
+        call = AttentionCall(
+            number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
+            options.softcap, detached(options.sink), detached(options.position_bias), options.window,
+            detached(raw.mask), raw.causal, running.input(raw.query.shape[-2]), self.layers.projections.get(layer),
+            place,
+        )  # fmt: skip
+        return layer, call
+
+    def check(self, inputs: Mapping[str, Any], failure: str, *args: Any) -> float:
+        """Compare the plain output for these inputs with that in the session, whose calls go to `trial`."""
+        network, name = self.network, type(self.network).__name__
+        if network.training:
+            raise AbbeError("the network is in training mode, where dropout makes its output random; call .eval() first")
+        with without_hooks(network):
+            plain = list(tensors_in(self._call(*args, **inputs)))
+        with ExitStack() as undo:
+            self.trial = trial = Trial(network, self.layers)
+            undo.callback(trial.finder.close)
+            undo.callback(setattr, self, "trial", None)
+            own = list(tensors_in(self._call(*args, **inputs)))
+        if not trial.called:
+            raise unseen(network)
+        if trial.most_keys < 2:
+            raise AbbeError("check needs inputs of at least 2 tokens: one token alone proves nothing about attention")
+        self.skipped = silent_lines(network, self._called)
+        # True = padding, whose output is arbitrary: torch's fused kernels give zeros there.
+        hidden = next((x for key, x in inputs.items() if key.endswith("padding_mask") and isinstance(x, Tensor)), None)
+        kept = ~hidden if hidden is not None and hidden.dtype == torch.bool else None
+        if len(plain) != len(own) or not any(x.numel() > 1 for x in plain):
+            raise AbbeError(f"the self-check found no tensor of numbers in the output of {name}")
+        parts = [(a, b) for a, b in zip(plain, own, strict=True) if a.numel() > 1]
+        self.error = max(relative_error(a, b, kept) for a, b in parts)
+        limit = max(self_check_tolerance(dtype) for dtype in (*(a.dtype for a, _ in parts), *trial.dtypes))
+        if not self.error <= limit:
+            raise AbbeError(failure.format(model=name, error=f"{self.error:.2g}", limit=f"{limit:g}"))
+        return self.error
+
+    def _begin(self, path: str, kwargs: dict[str, Any]) -> None:
+        self.layers.begin_pass("" if path == type(self.network).__name__ else path)
+
+    def _end(self, path: str, output: Any) -> None:
+        if output is not None and path == self._seen.paths[self.network] and not self._called:
+            raise unseen(self.network)
+
+
+def tensors_in(output: Any) -> Iterator[Tensor]:
+    """The floating tensors of an output, however nested, without gradients."""
+    if isinstance(output, Tensor):
+        if output.is_floating_point():
+            yield output.detach()
+    elif isinstance(output, (Mapping, list, tuple)):
+        for part in output.values() if isinstance(output, Mapping) else output:
+            yield from tensors_in(part)
+    elif hasattr(output, "__dict__"):  # a dataclass, for example
+        yield from tensors_in(vars(output))
+
+
+def unseen(network: nn.Module) -> AbbeError:
+    """A network in which no call was seen: it computes softmax by hand, or by another function."""
+    like = [f"{path} ({type(module).__name__})" for module, path in _like_attention(network)]
+    more = f" and {len(like) - _LISTED} more" if len(like) > _LISTED else ""
+    named = f" ({', '.join(like[:_LISTED])}{more} look like attention)" if like else ""
+    return AbbeError(
+        f"unsupported: {type(network).__name__} called none of {FUNCTIONS}{named}, so its attention is not seen; put "
+        "abbe.attention(q, k, v, causal=True) in place of softmax(q k^T) v: the page 'Your own network' has the lines"
+    )
+
+
+def silent_lines(network: nn.Module, called: set[nn.Module]) -> list[str]:
+    """Modules named like attention in which no call was seen, although others were."""
+    silent = ((module, path) for module, path in _like_attention(network) if called.isdisjoint(module.modules()))
+    return [f"{path} ({type(module).__name__}): it called none of {FUNCTIONS}" for module, path in silent]
+
+
+def _like_attention(network: nn.Module) -> Iterator[tuple[nn.Module, str]]:
+    named = [(module, path) for path, module in network.named_modules() if "attention" in type(module).__name__.lower()]
+    return ((module, path) for module, path in named if path and not any(path.startswith(f"{other}.") for _, other in named))
+
+
+def _refuse_copy(*args: object) -> None:
+    raise AbbeError("this network is a copy that was made during a swap; swap the copy itself")
