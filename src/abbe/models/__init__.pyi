@@ -40,6 +40,10 @@ from ._load.sources import (
     pulled_facts as pulled_facts,
     pulled_folder as pulled_folder,
 )
+from ._named import (
+    attention_names as attention_names,
+    register_attention_names as register_attention_names,
+)
 from ._network import (
     Shape as Shape,
     evaluating as evaluating,
@@ -50,21 +54,21 @@ from ._network import (
 )
 from ._plan import (
     FILE_PREFIX as FILE_PREFIX,
-    HeadGroup as HeadGroup,
     Plan as Plan,
     plan as plan,
     rules_in as rules_in,
 )
 from ._pull import pull as pull
-from ._session.call import AttentionCall as AttentionCall
+from ._session.call import (
+    AttentionCall as AttentionCall,
+    HeadGroup as HeadGroup,
+)
 from ._session.selfcheck import (
     checked_logits as checked_logits,
     self_check_tolerance as self_check_tolerance,
 )
 from ._swap import (
     Swap as Swap,
-    attention_names as attention_names,
-    register_attention_names as register_attention_names,
     swap as swap,
 )
 from ._tap import (

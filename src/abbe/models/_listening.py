@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from .._errors import AbbeError
 from ._network import checked_network, uncompiled
 from ._session import detached, lock, models_within, register
-from ._session.call import AttentionCall, Keywords, causal_flag, checked_mask, read_keywords
+from ._session.call import AttentionCall, Keywords, Rule, causal_flag, checked_mask, read_keywords
 from ._session.modules import Layers, attention_kind, configs_within, readable_modules, refuse_if_in_use, skipped_lines
+from ._session.rule import standing_rule
 
 
 class OwnName(str):
@@ -85,6 +86,7 @@ class HeardCall:
         keywords: the other arguments of its attention function.
         eager: whether that function is transformers' plain one.
         output: of that function.
+        rule: the normalizers that the layer computes with, by heads; None for softmax.
     """
 
     layer: int
@@ -99,6 +101,7 @@ class HeardCall:
     keywords: Mapping[str, Any]
     eager: bool
     output: Tensor | None = None
+    rule: Rule | None = None
 
     @property
     def dropout(self) -> float:
@@ -120,6 +123,7 @@ class HeardCall:
         return AttentionCall(
             self.layer, self.name, self.kind, query, self.key.detach()[part], self.value.detach()[part], options.scale,
             options.softcap, detached(options.sink), bias, options.window, self._row_mask(positions, part),
+            rule=self.rule,
         )  # fmt: skip
 
     @cached_property
@@ -302,6 +306,7 @@ class Listener:
                 return HeardCall(
                     layer, self.modules[module], attention_kind(module, *inputs), module, inputs, query, key, value,
                     attention_mask, keywords, implementation == "eager", output,
+                    standing_rule(module, query.shape[1]),
                 )  # fmt: skip
 
             if self._captured is not None and module in self.modules:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from importlib import import_module
 from itertools import groupby
@@ -29,8 +29,9 @@ from ..normalizers import Normalizer, normalizer, parse_spec
 from ._load.sources import one_line
 from ._network import checked_network, place_of, setting
 from ._own import OwnNetwork, layers_for
-from ._session.call import is_causal
+from ._session.call import HeadGroup, Rule, is_causal
 from ._session.modules import attention_modules
+from ._session.rule import parts_of, standing_rule
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _LISTED = 8  # layers that an error lists
@@ -171,22 +172,7 @@ def _listed(layers: Sequence[Layer]) -> str:
 What = str | Normalizer | Mapping[str, str | Normalizer]
 
 
-@dataclass(frozen=True, eq=False)
-class HeadGroup:
-    """Heads of one layer that share a normalizer.
-
-    Attributes:
-        pattern: that chose them.
-        heads: their numbers, from 0.
-        normalizer: None is the model's own attention.
-    """
-
-    pattern: str
-    heads: tuple[int, ...]
-    normalizer: Normalizer | None
-
-
-Groups = dict[Layer, tuple[HeadGroup, ...]]
+Groups = dict[Layer, Rule]
 
 
 def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
@@ -215,6 +201,25 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
     return {layer: tuple(groups[layer]) for layer in layers}
 
 
+def _as_it_stands(layer: Layer, groups: Rule) -> Iterator[HeadGroup]:
+    """Heads that keep the model's attention have the normalizers that it computes with now."""
+    standing = standing_rule(layer.module, layer.heads)
+    for group in groups:
+        if group.normalizer is not None or standing is None:
+            yield group
+            continue
+        for one in standing:
+            heads = tuple(head for head in one.heads if head in group.heads)
+            inner = () if one.normalizer is None else parts_of(one.normalizer)
+            if 0 < len(heads) < len(one.heads) and any(part._given.get("heads", 1) > 1 for part in inner):
+                raise AbbeError(
+                    f"{layer.path} already computes with {one.normalizer}, which has a value for each of its "
+                    f"{len(one.heads)} heads: name all of these heads, or none"
+                )
+            if heads:
+                yield replace(one, heads=heads)
+
+
 def for_heads(spec: str, heads: int) -> Normalizer:
     """The normalizer of a spec; parameters that learn get a value per head, unless the spec says heads=."""
     plain, (name, settings) = normalizer(spec), parse_spec(spec)
@@ -230,7 +235,7 @@ def for_heads(spec: str, heads: int) -> Normalizer:
 
 
 def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
-    for part in _parts(whole):
+    for part in parts_of(whole):
         if part._given.get("heads", 1) not in (1, len(heads)):
             raise AbbeError(
                 f"{whole} is made for {part._given['heads']} heads, but is to serve {len(heads)} heads of "
@@ -241,14 +246,6 @@ def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
                 f"{whole} needs keys in causal order, and {layer.path} has none: "
                 "it is an encoder's or a cross attention"
             )
-
-
-def needs_order(whole: Normalizer | None) -> bool:
-    return whole is not None and any(part.needs_order for part in _parts(whole))
-
-
-def _parts(whole: Normalizer) -> Iterable[Normalizer]:
-    return (part for part in whole.modules() if isinstance(part, Normalizer))
 
 
 def as_module(groups_of: Groups) -> nn.ModuleDict:
@@ -290,10 +287,11 @@ def plan(model: object, what: What, *, inputs: object = None) -> Plan:
     return Plan(checked_network(model, "plan"), what, inputs)
 
 
-class Plan(Mapping[str, tuple[HeadGroup, ...]]):
+class Plan(Mapping[str, Rule]):
     """The groups of heads with their normalizers by layer path, in the order of the network.
 
-    A group whose normalizer is None keeps the model's own attention.
+    A group whose normalizer is None keeps the model's own attention. Where other normalizers are in place already, by a
+    swap that is open or a folder with a plan, heads that no pattern names keep them.
 
     Args:
         network: a transformers model.
@@ -310,9 +308,10 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         self._model = type(getattr(network, "network", network)).__name__ if isinstance(network, OwnNetwork) else type(network).__name__
         layers = layers_of(checked_network(network, "plan"), inputs)
         if isinstance(what, str) and what.startswith(FILE_PREFIX):
-            self.by_layer = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
+            groups_of = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
         else:
-            self.by_layer = make_groups(what, layers)
+            groups_of = make_groups(what, layers)
+        self.by_layer = {layer: tuple(_as_it_stands(layer, groups)) for layer, groups in groups_of.items()}
         self._by_path = {layer.path: groups for layer, groups in self.by_layer.items()}
 
     @property
@@ -328,7 +327,7 @@ class Plan(Mapping[str, tuple[HeadGroup, ...]]):
         """
         write_groups(path, self.by_layer, self._model)
 
-    def __getitem__(self, path: str) -> tuple[HeadGroup, ...]:
+    def __getitem__(self, path: str) -> Rule:
         return self._by_path[path]
 
     def __iter__(self) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """tap(model): pass every attention layer's queries, keys and values to consumers while the model runs as always.
 
-What is special: the model computes with SDPA as before, no attention matrix is formed, and nothing is kept after a
-layer. The tap is a named attention function for this one model, registered with transformers only while the tap is
-open; no module of transformers is patched. Before any number counts, `check` rebuilds the model's output from what the
-tap captures.
+What is special: the model computes as before, with SDPA or the normalizers of a swap below, no attention matrix is
+formed, and nothing is kept after a layer. The tap is a named attention function for this one model, registered with
+transformers only while the tap is open; no module of transformers is patched. Before any number counts, `check`
+rebuilds the model's output from what the tap captures.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from torch import Tensor
 from .._errors import AbbeError
 from ._network import checked_network
 from ._own import readable, session_of
-from ._session.call import AttentionCall, RawCall, model_attention
+from ._session.call import AttentionCall, RawCall
 from ._session.modules import TAP_PREFIX
+from ._session.rule import attention_by, rule_of
 from ._session.selfcheck import check_finite, own_attention
 
 Consumer = Callable[[AttentionCall], object]
@@ -32,7 +33,8 @@ _FAILURE = (
 def tap(model: object) -> Tap:
     """A tap on the attention of a model, for a `with` statement: it passes every layer's inputs to listeners.
 
-    The model computes as always; no attention matrix is formed, and nothing is kept after a layer.
+    The model computes as always, also with the normalizers of a swap, of a folder with a plan or of an "abbe:" name; no
+    attention matrix is formed, and nothing is kept after a layer.
 
     Args:
         model: a transformers model, or what `load` returns.
@@ -126,8 +128,9 @@ class Tap:
         return self._session.check(inputs, _FAILURE, *args)
 
     def _attend(self, raw: RawCall) -> Tensor:
-        """The model's own attention; during the check, attention rebuilt from the captured inputs alone."""
-        layer, call = self._session.read(raw)
+        """As the model computes; during the check, attention rebuilt from the captured inputs alone."""
+        rule = rule_of(raw)
+        layer, call = self._session.read(raw, rule)
         if self._session.trial is not None:
             output = own_attention(call)
             if not raw.again:
@@ -136,6 +139,6 @@ class Tap:
         if self._consumers and not raw.again:
             check_finite(call)
             call = call.for_measures()
-            for consumer in self._consumers:
-                consumer(call)
-        return model_attention(raw)
+        for consumer in self._consumers:
+            consumer(call)
+        return attention_by(raw, rule)

@@ -150,22 +150,36 @@ def test_a_swap_is_restored_once_or_twice() -> None:
             use()
 
 
-def test_one_thing_at_a_time() -> None:
+def test_nothing_lies_on_a_tap() -> None:
     network = tiny.llama()
-    words = {"tap": "is tapped already; leave the other tap first", "swap": "has other normalizers swapped in; restore"}
-    for name, outer in OPEN.items():
-        with outer(network):
-            before = everything(network)
-            for again in OPEN.values():
-                for inner in (network, network.model):
-                    with pytest.raises(AbbeError, match=words[name]), again(inner):
-                        pass
-            assert everything(network) == before
+    with tap(network):
+        before = everything(network)
+        for again in OPEN.values():
+            for inner in (network, network.model):
+                with pytest.raises(AbbeError, match="is tapped already; leave the other tap first"), again(inner):
+                    pass
+        assert everything(network) == before
     with tap(network.model) as t:
         assert t.check(input_ids=tiny.tokens()) < 1e-5
         with pytest.raises(AbbeError, match="LlamaForCausalLM is tapped already"), tap(network):
             pass
     swap(network, "sparsemax").restore()
+
+
+@BOTH
+def test_a_session_below_another_one_is_not_closed(opened: Open) -> None:
+    network = tiny.llama()
+    before = everything(network)
+    below = swap(network, "sparsemax")
+    swapped = everything(network)
+    with opened(network):
+        above = everything(network)
+        with pytest.raises(AbbeError, match="another tap or swap of this LlamaForCausalLM was opened later: leave it"):
+            below.restore()
+        assert everything(network) == above
+    assert everything(network) == swapped
+    below.restore()
+    assert everything(network) == before
 
 
 @BOTH

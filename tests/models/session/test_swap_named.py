@@ -9,10 +9,22 @@ from typing import Any
 import pytest
 import torch
 from swap_reference import reference_output
-from tiny_models import FAMILIES, bert, gpt2, llama, main_output, padded, relative_error, t5, tokens
-from transformers import AutoModelForCausalLM, StaticCache
+from tiny_models import (
+    FAMILIES,
+    bert,
+    gpt2,
+    llama,
+    main_output,
+    mistral,
+    padded,
+    relative_error,
+    t5,
+    tokens,
+    with_another_last_token,
+)
+from transformers import AutoModelForCausalLM, StaticCache, masking_utils
 
-from abbe import AbbeError, list_normalizers, normalizer, swap, tap
+from abbe import AbbeError, list_normalizers, normalizer
 from abbe.models import attention_names
 
 pytestmark = pytest.mark.usefixtures("no_grad")
@@ -68,17 +80,6 @@ def test_a_model_is_made_or_read_with_a_name(tmp_path: Any) -> None:
         AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="abbe:entmax-1.37")
 
 
-def test_such_a_model_is_neither_tapped_nor_swapped() -> None:
-    network = gpt2(attn_implementation="abbe:sparsemax")
-    expected = r"computes with attn_implementation='abbe:sparsemax'; call set_attn_implementation\('sdpa'\)"
-    with pytest.raises(AbbeError, match=expected), tap(network):
-        pass
-    with pytest.raises(AbbeError, match=expected):
-        swap(network, "sparsemax")
-    network.set_attn_implementation("sdpa")
-    swap(network, "sparsemax").restore()
-
-
 def test_stick_breaking_is_refused_outside_causal_attention() -> None:
     decoder = llama()
     wanted = reference_output(decoder, "stick-breaking", input_ids=tokens())
@@ -91,12 +92,31 @@ def test_stick_breaking_is_refused_outside_causal_attention() -> None:
             )
 
 
-def test_a_causal_module_without_a_mask_is_refused() -> None:
-    network = llama(attn_implementation="abbe:sparsemax")
-    module = network.model.layers[0].self_attn
-    states, angles = torch.randn(1, 5, 32), (torch.ones(1, 5, 8), torch.zeros(1, 5, 8))
-    with pytest.raises(AbbeError, match="LlamaAttention came without a mask"):
-        module(states, position_embeddings=angles, attention_mask=None)
+def test_masks_are_left_out_where_sdpa_leaves_them_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No query sees a later key either way: moving the last token leaves earlier logits as they are."""
+    masks: list[Any] = []
+    honest = masking_utils.sdpa_mask
+
+    def seeing(*args: Any, **more: Any) -> Any:
+        masks.append(honest(*args, **more))
+        return masks[-1]
+
+    monkeypatch.setattr(masking_utils, "sdpa_mask", seeing)
+    ids, moved = tokens(), with_another_last_token(tokens())
+    for build, kept, made in (
+        (llama, None, False), (gpt2, None, False), (mistral, None, True),
+        (llama, padded(ids, "left"), True), (gpt2, padded(ids, "right"), True),
+    ):  # fmt: skip
+        network = build(attn_implementation="abbe:sparsemax")
+        masks.clear()
+        one, other = (network(input_ids=each, attention_mask=kept).logits for each in (ids, moved))
+        assert {mask is not None for mask in masks} == {made}
+        seen = slice(None) if kept is None else kept[:, :-1].bool()
+        assert torch.equal(one[:, :-1][seen], other[:, :-1][seen])
+        assert kept is not None or not torch.equal(one[:, -1], other[:, -1])
+    cache = StaticCache(config=network.config, max_cache_len=64)
+    first = network(input_ids=ids[:, :-1], past_key_values=cache).logits
+    assert relative_error(network(input_ids=ids).logits[:, :-1], first) < 2e-5
 
 
 USE = """

@@ -18,8 +18,8 @@ from torch import nn
 from ..._errors import AbbeError
 from ..._import_hooks import MODEL_TYPE
 from .._plan import Plan, layers_of, write_groups
-from .._session.modules import CARRIED_FILE, CARRIED_NAME, attention_modules
-from .._swap import GROUPS
+from .._session.modules import CARRIED_FILE, CARRIED_NAME
+from .._session.rule import GROUPS
 
 _PREFIX, _ENTRY, _FORMAT = "Abbe", "abbe", 1
 _AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")
@@ -97,7 +97,7 @@ class _Model:
     def save_pretrained(self, folder: str | os.PathLike[str], *args: Any, **options: Any) -> None:
         super().save_pretrained(folder, *args, **options)  # type: ignore[misc]
         network: Any = self
-        layers = layers_of(network, attention_modules(network))
+        layers = layers_of(network)
         groups = {layer: getattr(layer.module, GROUPS, None) for layer in layers}
         if any(one is None for one in groups.values()):
             raise AbbeError("this model has no plan: load it with from_pretrained, from the folder of an export")

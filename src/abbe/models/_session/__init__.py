@@ -1,4 +1,4 @@
-"""One model with another attention function for a time: the base of `tap` and `swap`.
+"""One model with another attention function for a time: the base of `tap` and `swap`, which may lie on a swap.
 
 What is special: the function is registered with transformers under a private name, for this one model and only while
 the session is open; no module of transformers is patched. Settings, registries, hooks and parts are restored by one
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
@@ -20,8 +20,18 @@ from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from .._network import changed
-from .call import Attend, AttentionCall, Keywords, MaskPolicy, RawCall, attention_function, refuse_weights
-from .modules import LayerKey, Layers, PrivateConfigs, attention_input, attention_kind, configs_within, use_text_part
+from .call import Attend, AttentionCall, Keywords, MaskPolicy, RawCall, Rule, attention_function, refuse_weights
+from .modules import (
+    LayerKey,
+    Layers,
+    PrivateConfigs,
+    attention_input,
+    attention_kind,
+    configs_within,
+    refuse_if_covered,
+    use_text_part,
+)
+from .rule import put, put_rules
 from .selfcheck import Trial, check_complete, checked_output, output_error, padded_texts, self_check_tolerance
 
 # Held while a model's settings, hooks and registered names change.
@@ -30,7 +40,7 @@ _numbers = count(1)
 
 
 class Session:
-    """A model whose attention modules call another function, from `open` to `close`; at most one session per model.
+    """A model whose attention modules call another function, from `open` to `close`; the last one opened counts.
 
     Attributes:
         modules: the attention modules with their paths.
@@ -56,10 +66,13 @@ class Session:
     def is_open(self) -> bool:
         return self._undo is not None
 
-    def open(self, attend: Attend, modules: dict[nn.Module, str], part: tuple[str, nn.Module] | None = None) -> None:
+    def open(
+        self, attend: Attend, modules: dict[nn.Module, str], part: tuple[str, nn.Module] | None = None,
+        rules: Mapping[nn.Module, Rule] | None = None,
+    ) -> None:  # fmt: skip
         """Change the model: these attention modules (with their paths) call `attend`.
 
-        `part` is a module that the network holds, under that name, meanwhile.
+        `part` is a module that the network holds, under that name, meanwhile; `rules` are those of the modules.
         """
         with ExitStack() as undo, lock:
             self._configs = PrivateConfigs(self.network)
@@ -76,17 +89,18 @@ class Session:
             function = attention_function(self._where, self._is_causal, attend_once_seen)
             register(self._name, function, self._policy.make_mask, undo)
             watch_passes(self.network, modules, called, self._configs, undo)
+            put_rules(rules or {}, undo)
             if part is not None:
-                self.network.add_module(*part)
-                undo.callback(delattr, self.network, part[0])
+                put(self.network._modules, *part, undo)
             models = [model for _, model in models_within(self.network)]
             save_as_plain(models, self._configs, undo, None if part is None else part[0])
             # Only now: an error before this point undoes everything.
             self._undo = undo.pop_all()
 
     def close(self) -> None:
-        """Restore everything; closing twice does no harm."""
+        """Restore everything; closing twice does no harm. Refused below a session that was opened later."""
         if self._undo is not None:
+            refuse_if_covered(self.network, self._name)
             with lock:
                 self._undo.close()
             self._undo, self._watching = None, False
@@ -98,8 +112,8 @@ class Session:
                 self._watch_inputs(self._undo)
             self._watching = True
 
-    def read(self, raw: RawCall) -> tuple[LayerKey, AttentionCall]:
-        """The layer that this call belongs to, and its inputs without gradients."""
+    def read(self, raw: RawCall, rule: Rule | None) -> tuple[LayerKey, AttentionCall]:
+        """The layer that this call belongs to, and its inputs without gradients; the layer computes by this rule."""
         name, options = self.modules.get(raw.module, type(raw.module).__name__), raw.options
         # Removed: otherwise the states of every layer would live until its next call.
         hidden, kind = self._inputs.pop(raw.module, (None, "self"))
@@ -107,12 +121,12 @@ class Session:
         call = AttentionCall(
             number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
             options.softcap, detached(options.sink), detached(options.position_bias), options.window,
-            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer), place,
+            detached(raw.mask), raw.causal, hidden, self.layers.projections.get(layer), place, rule,
         )  # fmt: skip
         return layer, call
 
     def check(self, inputs: dict[str, Any], failure: str, *args: object) -> float:
-        """Compare the model's plain output for these inputs with its output in the session, whose calls go to `trial`.
+        """Compare the model's output without the session with that in the session, whose calls go to `trial`.
 
         The beginning of a text without padding is compared once more, with padding. Returns the largest difference over
         the standard deviation. If it is too large, the error `failure` is raised, with {model}, {error} and {limit}
@@ -217,7 +231,7 @@ def watch_passes(
     def watch(part: nn.Module, within: list[nn.Module]) -> None:
         def see(part: nn.Module, args: tuple[Any, ...], output: object) -> None:
             # In a compiled graph nothing can be counted; with its own settings the model calls its own function.
-            if torch.compiler.is_compiling() or not configs.private:
+            if torch.compiler.is_compiling() or not configs.in_effect:
                 return
             if not called.isdisjoint(within):
                 hook.remove()
@@ -269,28 +283,31 @@ def save_as_plain(
     `added` is a part that the first of them has only temporarily.
     """
 
-    def reduced(model: nn.Module, protocol: Any) -> Any:
+    def reduced(below: Callable[[Any], Any] | None, model: nn.Module, protocol: Any) -> Any:
         parts = {name: part for name, part in models[0]._modules.items() if name != added}
         own_settings = nullcontext() if configs is None else configs.removed()
         with _silent(models), own_settings, without_hooks(models[0]), changed([(models[0], "_modules", parts)]):
+            if below is not None:  # of a session that this one lies on
+                return below(protocol)
             # deepcopy treats everything in its memory as copied, so tensors are shared.
             plain = copy.deepcopy(model, {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())})
         return plain.__reduce_ex__(protocol)
 
-    def copied(model: nn.Module, memory: dict[int, Any]) -> Any:
+    def copied(below: object, model: nn.Module, memory: dict[int, Any]) -> Any:
         # A full copy, which a swap refuses by name: it must not silently compute with softmax.
         with _silent(models):
             return copy.deepcopy(model, memory)
 
     for model in models:
         for name, answer in zip(_ANSWERS, (reduced, copied), strict=True):
-            model.__dict__[name] = partial(answer, model)
-            undo.callback(model.__dict__.pop, name, None)
+            put(model.__dict__, name, partial(answer, model.__dict__.get(name), model), undo)
 
 
 @contextmanager
 def _silent(models: Sequence[nn.Module]) -> Iterator[None]:
-    answers = [(model, {name: model.__dict__.pop(name) for name in _ANSWERS}) for model in models]
+    answers = [
+        (model, {name: model.__dict__.pop(name) for name in _ANSWERS if name in model.__dict__}) for model in models
+    ]
     try:
         yield
     finally:
@@ -298,11 +315,13 @@ def _silent(models: Sequence[nn.Module]) -> Iterator[None]:
             model.__dict__.update(held)
 
 
-def without_hooks(network: nn.Module) -> AbstractContextManager[None]:
-    """Without abbe's hooks. The dictionaries themselves are restored: handles that remove a hook refer to them."""
+def without_hooks(network: nn.Module, some: Sequence[object] = ()) -> AbstractContextManager[None]:
+    """Without abbe's hooks, or some of them. The dictionaries themselves are restored: handles that remove a hook refer to them."""
     held = [(module, name, getattr(module, name)) for module in network.modules() for name in _HOOKS]
-    named = ((number, getattr(hook, "__module__", "")) for _, _, hooks in held for number, hook in hooks.items())
-    ours = {number for number, origin in named if str(origin).startswith("abbe.")}
+    named = [(number, hook) for _, _, hooks in held for number, hook in hooks.items()]
+    if not some:
+        some = [hook for _, hook in named if str(getattr(hook, "__module__", "")).startswith("abbe.")]
+    ours = {number for number, hook in named if any(hook is one for one in some)}
     return changed(
         (module, name, type(hooks)((key, hook) for key, hook in hooks.items() if key not in ours))
         for module, name, hooks in held

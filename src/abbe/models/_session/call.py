@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -111,14 +112,33 @@ class RawCall(NamedTuple):
     mask: Tensor | None
     causal: bool
     options: Keywords
-    own: Callable[[], Tensor] | None = None  # what a network that is not from transformers computes itself
-    again: bool = False  # whether the layer was called before, with other values
+    # Of a network that is not from transformers: what it computes itself, and by which rule (None: softmax); and whether
+    # the call is a repetition with other values.
+    own: Callable[[], Tensor] | None = None
+    rule: Rule | None = None
+    again: bool = False
 
     @property
     def in_order(self) -> bool:
         return is_causal(self.module)
 
 
+@dataclass(frozen=True, eq=False)
+class HeadGroup:
+    """Heads of one layer that share a normalizer.
+
+    Attributes:
+        pattern: that chose them.
+        heads: their numbers, from 0.
+        normalizer: None is the model's own attention.
+    """
+
+    pattern: str
+    heads: tuple[int, ...]
+    normalizer: Normalizer | None
+
+
+Rule = tuple[HeadGroup, ...]  # what an attention module computes with: together all its heads
 Attend = Callable[[RawCall], Tensor]
 IsCausal = Callable[[nn.Module, Tensor, Tensor | None, Keywords], bool]  # of a call's module, query, mask and options
 
@@ -256,7 +276,7 @@ def model_attention(call: RawCall) -> Tensor:
 
 def normalized_attention(normalizer: str | Normalizer, call: RawCall) -> Tensor:
     """(batch, queries, heads, value width) with this normalizer and all options of the call."""
-    _, _, query, key, value, mask, causal, options = call
+    _, _, query, key, value, mask, causal, options = call[:8]
     bias = options.position_bias
     if causal:
         # The first query sits at the first key, also with a static cache; abbe.attention aligns the last.
@@ -299,6 +319,7 @@ class AttentionCall:
         projection: the module that maps the heads' outputs back to the hidden size, or None if unknown.
         place: number of the layer among those of both kinds, as in `Tap.layers`; a module that is called several times
             per pass is several layers.
+        rule: the normalizers that the layer computes with, by heads; None for softmax.
     """
 
     layer: int
@@ -317,13 +338,40 @@ class AttentionCall:
     hidden: Tensor | None = None
     projection: nn.Module | None = None
     place: int = 0
+    rule: Rule | None = None
 
     def for_measures(self) -> AttentionCall:
         """Itself, or a copy on the CPU if its device (Metal, some of Intel's) lacks float64, used for sums."""
         if has_float64(self.query.device):
             return self
-        tensors: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
-        return replace(self, **tensors)
+        changed: dict[str, Any] = {name: part.cpu() for name, part in vars(self).items() if isinstance(part, Tensor)}
+        if self.rule is not None:  # those that learn are where the layer is
+            changed["rule"] = tuple(
+                one if one.normalizer is None else replace(one, normalizer=deepcopy(one.normalizer).cpu())
+                for one in self.rule
+            )
+        return replace(self, **changed)
+
+    def of_heads(self, heads: Sequence[int]) -> AttentionCall:
+        """The call as if the layer had these heads alone, which must share a normalizer.
+
+        Args:
+            heads: their numbers, rising.
+        """
+        count, chosen = self.query.shape[1], tuple(heads)
+        if chosen == tuple(range(count)):
+            return self
+        shared = key_heads(chosen, count // self.key.shape[1])
+        rule = [
+            replace(one, heads=tuple(range(len(chosen))))
+            for one in self.rule or ()
+            if not {*chosen}.isdisjoint(one.heads)
+        ]
+        return replace(
+            self, query=take(self.query, chosen, 1), key=take(self.key, shared, 1), value=take(self.value, shared, 1),
+            sink=None if self.sink is None else take(self.sink, chosen, 0), rule=tuple(rule) or None,
+            position_bias=take_of_each(self.position_bias, chosen), mask=take_of_each(self.mask, chosen),
+        )  # fmt: skip
 
     def visible(self, queries: Tensor) -> Tensor:
         """Which keys these queries see.
@@ -370,8 +418,8 @@ class AttentionCall:
     def weights(self, queries: Tensor | None = None, normalizer: str | Normalizer | None = None) -> Tensor:
         """The attention weights of these queries, or of all, before dropout.
 
-        By the model's own rule: softmax of `logits`, with the sink, if any, taking its share of the 1. A query that
-        sees no key gives zeros.
+        By the layer's own rule: softmax of `logits`, or the normalizers that are swapped in, with the sink, if any,
+        taking its share. A query that sees no key gives zeros.
 
         Args:
             queries: numbers of queries, 1-D int64; None for all, which takes queries x keys memory.
@@ -390,9 +438,20 @@ class AttentionCall:
         """
         if queries is None:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
-        rule = normalizers.normalizer("softmax" if normalizer is None else normalizer)
         with full_precision(self.query):
-            return beside_sink(rule, self.logits(queries), self.sink)
+            if normalizer is None and self.rule is not None:
+                return self._by_rule(self.logits(queries), self.rule)
+            chosen = normalizers.normalizer("softmax" if normalizer is None else normalizer)
+            return beside_sink(chosen, self.logits(queries), self.sink)
+
+    @torch.no_grad()
+    def _by_rule(self, logits: Tensor, rule: Rule) -> Tensor:
+        weights = torch.empty_like(logits)
+        for group in rule:
+            heads = list(group.heads)
+            chosen = normalizers.normalizer("softmax") if group.normalizer is None else group.normalizer
+            weights[:, heads] = beside_sink(chosen, logits[:, heads], None if self.sink is None else self.sink[heads])
+        return weights
 
     def value_to_output(self) -> Tensor:
         """The part of the output projection's weight that belongs to each head.
@@ -419,6 +478,25 @@ class AttentionCall:
         if queries.numel() and not 0 <= int(queries.min()) <= int(queries.max()) < length:
             raise AbbeError(f"queries must lie in 0 .. {length - 1}; got {int(queries.min())} .. {int(queries.max())}")
         return queries.to(self.query.device)
+
+
+def key_heads(heads: tuple[int, ...], shared_by: int) -> tuple[int, ...]:
+    """The key heads for these query heads: each once if all serve equally many, else one per query head."""
+    each = [head // shared_by for head in heads]
+    distinct = sorted(set(each))
+    return tuple(distinct if len({each.count(head) for head in distinct}) == 1 else each)
+
+
+def take(states: Tensor, heads: tuple[int, ...], axis: int) -> Tensor:
+    """Some heads; a view where they are neighbours."""
+    if heads[-1] - heads[0] + 1 == len(heads):
+        return states.narrow(axis, heads[0], len(heads))
+    return states.index_select(axis, torch.tensor(heads, device=states.device))
+
+
+def take_of_each(table: Tensor | None, heads: tuple[int, ...]) -> Tensor | None:
+    """The part of a mask or bias (batch, 1 or heads, queries, keys)."""
+    return table if table is None or table.shape[1] == 1 else take(table, heads, 1)
 
 
 def _rows(table: Tensor, queries: Tensor) -> Tensor:

@@ -98,11 +98,12 @@ class Interception:
         self.network, self._attend, self._begin, self._end = network, attend, begin, end
         self.paths = {module: path or type(network).__name__ for path, module in network.named_modules()}
         self._thread = threading.local()
+        self.hooks: tuple[Hook, ...] = ()
 
     def open(self, undo: ExitStack, in_copy: Callable[..., None] | None = None) -> None:
         """Watch until `undo` closes; `in_copy` is what hooks do in a copy of the network."""
         undo.callback(self._leave)
-        enter, leave = Hook(self._enter, in_copy), Hook(self._exit)
+        self.hooks = enter, leave = Hook(self._enter, in_copy), Hook(self._exit)
         for module in self.paths:
             if not isinstance(module, torch.jit.ScriptModule):
                 undo.callback(module.register_forward_pre_hook(enter, with_kwargs=True).remove)
@@ -189,7 +190,7 @@ class Interception:
             return _by_query(result, call)
 
         every = None if softmax else (HeadGroup("", tuple(range(heads)), rule.normalizer),)
-        call = call._replace(own=own)
+        call = call._replace(own=own, rule=every)
         out = self._answer(call, q)
         if not return_weights:
             return out

@@ -7,7 +7,6 @@ import inspect
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor, nn
@@ -90,14 +89,7 @@ class ProjectionFinder:
 TAP_PREFIX, SWAP_PREFIX, LOADED_PREFIX = "abbe-tap-", "abbe-swap-", "abbe:"
 CARRIED_NAME = "abbe:plan"  # of a model that was loaded with its plan
 CARRIED_FILE = "abbe_plan.safetensors"  # in its folder
-_IN_USE = {
-    CARRIED_NAME: "computes with the plan of its folder, not with softmax, so it is neither tapped nor swapped; "
-    "measure the plan in the original model: abbe compare MODEL --with file:{plan}; or call "
-    "set_attn_implementation('sdpa') on it for softmax with these weights",
-    TAP_PREFIX: "is tapped already; leave the other tap first",
-    SWAP_PREFIX: "has other normalizers swapped in; restore that swap first",
-    LOADED_PREFIX: "computes with attn_implementation={name!r}; call set_attn_implementation('sdpa') on it first",
-}
+PRIVATE = (TAP_PREFIX, SWAP_PREFIX)  # names that a session gives, while it is open
 
 # Linear attention has no logits that compete: its layers are skipped, and a model may have them along with others.
 _NOT_SOFTMAX = ("Linear", "Lightning", "Delta")
@@ -176,6 +168,7 @@ def attention_kind(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 
 # The public setter would also set the parts, and some of them have other settings.
 _NAME = "_attn_implementation_internal"
+_without: dict[int, str | None] = {}  # what a session's configs, by their id, name without any session
 
 
 class PrivateConfigs:
@@ -184,48 +177,90 @@ class PrivateConfigs:
     def __init__(self, network: nn.Module) -> None:
         self._held = list(_configs_held(network))
         refuse_if_in_use(network)
-        self.private = True  # whether the copies name the other function at the moment
-        self._names: dict[int, tuple[Any, str | None]] = {}
+        self._name = ""
+        self._private: list[tuple[nn.Module, str, Any]] = []
+        self._names: dict[int, tuple[Any, str | None, str | None]] = {}  # copy, name that it had, the model's own
 
     def install(self, name: str, undo: ExitStack) -> None:
+        self._name = name
         copies: dict[int, Any] = {}  # one memory for all: a config that several modules share stays one object
-        private = [(module, key, copy.deepcopy(config, copies)) for module, key, config in self._held]
-        undo.enter_context(changed(private))
-        for _, _, config in private:
-            for part in _with_parts(config):
-                self._names.setdefault(id(part), (part, part._attn_implementation))
-        for part, _ in self._names.values():
+        self._private = [(module, key, copy.deepcopy(config, copies)) for module, key, config in self._held]
+        undo.enter_context(changed(self._private))
+        for (_, _, held), (_, _, private) in zip(self._held, self._private, strict=True):
+            for part, own in zip(_with_parts(private), _with_parts(held), strict=True):
+                if id(part) not in self._names:
+                    self._names[id(part)] = part, own._attn_implementation, own_name(own)
+                    _without[id(part)] = base_name(own)
+                    undo.callback(_without.pop, id(part))
+        for part, _, _ in self._names.values():
             setattr(part, _NAME, name)
+
+    @property
+    def in_effect(self) -> bool:
+        """Whether the model calls the session's function at the moment, and not that of one on top of it."""
+        module, key, config = self._private[0]
+        return getattr(module, key) is config and config._attn_implementation == self._name
 
     def removed(self) -> AbstractContextManager[None]:
         """Give the model its own settings for a while."""
         return changed(self._held)
 
     def original(self) -> AbstractContextManager[None]:
-        """Give the model its own attention for a while."""
-        return changed([(self, "private", False), *((config, _NAME, name) for config, name in self._names.values())])
+        """Give the model the attention that it had before, for a while."""
+        return changed((config, _NAME, name) for config, name, _ in self._names.values())
 
     def implementations(self) -> set[str | None]:
         """The attention functions that the model was configured with."""
-        return {name for _, name in self._names.values()}
+        return {name for _, _, name in self._names.values()}
 
     def is_eager(self, config: Any) -> bool:
         """Whether the model was configured to compute eagerly where it reads this config, or a copy that it made."""
-        _, name = self._names.get(id(config), (None, None))
+        _, _, name = self._names.get(id(config), (None, None, None))
         return "eager" in ({name} if name else self.implementations())
 
     def asks_for_weights(self) -> bool:
-        return any(getattr(one, "output_attentions", False) for one, _ in self._names.values())
+        return any(getattr(one, "output_attentions", False) for one, _, _ in self._names.values())
+
+
+def base_name(config: Any) -> str | None:
+    """The attention function that a config names, or would name without taps and swaps."""
+    name = getattr(config, "_attn_implementation", None)
+    name = _without.get(id(config), name) if name is not None and name.startswith(PRIVATE) else name
+    return None if name is None else str(name)
+
+
+def own_name(config: Any) -> str | None:
+    """The function of transformers whose masks a model expects: where abbe's are named, the one that they replace."""
+    name = base_name(config)
+    return name if name is None or not name.startswith(LOADED_PREFIX) else "eager" if is_eager(type(config)) else "sdpa"
+
+
+def is_eager(config: type[Any]) -> bool:
+    """Whether transformers computes models with this class of config eagerly unless told otherwise."""
+    from transformers import MODEL_MAPPING
+
+    known = next((MODEL_MAPPING[kind] for kind in config.__mro__ if kind in MODEL_MAPPING), None)
+    model = known[0] if isinstance(known, (tuple, list)) else known
+    return model is not None and not model._supports_sdpa
 
 
 def refuse_if_in_use(network: nn.Module) -> None:
-    """Refuse a network whose attention is one of abbe's; the first prefix that matches gives the reason."""
+    """Refuse a network that is tapped, and a copy that was made of one during a swap."""
     for config in configs_within(network):
-        name = config._attn_implementation or ""
-        why = next((why for prefix, why in _IN_USE.items() if name.startswith(prefix)), None)
-        if why is not None:
-            plan = Path(getattr(network, "name_or_path", "") or "FOLDER", CARRIED_FILE)
-            raise AbbeError(f"this {type(network).__name__} {why.format(name=name, plan=plan)}")
+        name, kind = str(config._attn_implementation or ""), type(network).__name__
+        if name.startswith(TAP_PREFIX):
+            raise AbbeError(f"this {kind} is tapped already; leave the other tap first")
+        if name.startswith(SWAP_PREFIX) and id(config) not in _without:
+            raise AbbeError(f"this {kind} is a copy that was made during a swap; copy the model before the swap")
+
+
+def refuse_if_covered(network: nn.Module, name: str) -> None:
+    """Refuse to close the session of this name below another one."""
+    names = {str(config._attn_implementation or "") for config in configs_within(network)} - {name}
+    if any(other.startswith(PRIVATE) for other in names):
+        raise AbbeError(
+            f"another tap or swap of this {type(network).__name__} was opened later: leave it before this one"
+        )
 
 
 def configs_within(network: nn.Module) -> list[Any]:

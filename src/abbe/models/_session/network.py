@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
 from .._network import uncompiled
 from . import detached, lock, save_as_plain, without_hooks
-from .call import Attend, AttentionCall, RawCall
+from .call import Attend, AttentionCall, RawCall, Rule
 from .intercept import Interception
 from .modules import LayerKey, Layers
+from .rule import put, put_rules
 from .selfcheck import Trial, relative_error, self_check_tolerance
 
+_open: WeakKeyDictionary[nn.Module, list[NetworkSession]] = WeakKeyDictionary()  # sessions, the last one on top
 FUNCTIONS = "F.scaled_dot_product_attention, nn.MultiheadAttention or abbe.attention"
 _LISTED = 3
 
@@ -39,6 +42,7 @@ class NetworkSession:
         self.trial: Trial | None = None
         self.error: float | None = None
         self._undo: ExitStack | None = None
+        self._is_swap = False
         self._called: set[nn.Module] = set()
         self._last: dict[nn.Module, tuple[LayerKey, int, int]] = {}
 
@@ -46,27 +50,39 @@ class NetworkSession:
     def is_open(self) -> bool:
         return self._undo is not None
 
-    def open(self, attend: Attend, modules: dict[nn.Module, str], part: tuple[str, nn.Module] | None = None) -> None:
-        """See the calls from now on; a `part` is held by the network meanwhile."""
+    def open(
+        self, attend: Attend, modules: dict[nn.Module, str], part: tuple[str, nn.Module] | None = None,
+        rules: Mapping[nn.Module, Rule] | None = None,
+    ) -> None:  # fmt: skip
+        """See the calls from now on; a `part` is held by the network meanwhile, with the `rules` of its modules."""
 
         def attend_once_seen(raw: RawCall) -> Tensor:
             self._called.add(raw.module)
             return attend(raw)
 
+        above = _open.setdefault(self.network, [])
+        if above and not above[-1]._is_swap:
+            raise AbbeError(f"this {type(self.network).__name__} is tapped already; leave the other tap first")
         with ExitStack() as undo, lock:
             undo.enter_context(uncompiled())  # nothing of what follows is seen in a compiled graph
             self._seen = Interception(self.network, attend_once_seen, self._begin, self._end)
             self.modules = modules or self._seen.paths
             self._seen.open(undo, None if part is None else _refuse_copy)
+            put_rules(rules or {}, undo)
             if part is not None:
-                self.network.add_module(*part)
-                undo.callback(delattr, self.network, part[0])
+                put(self.network._modules, *part, undo)
             save_as_plain([self.network], None, undo, None if part is None else part[0])
-            self._undo = undo.pop_all()
+            self._undo, self._is_swap = undo.pop_all(), part is not None
+        above.append(self)
 
     def close(self) -> None:
-        """Restore everything; closing twice does no harm."""
+        """Restore everything; closing twice does no harm. Refused below a session that was opened later."""
         if self._undo is not None:
+            if (above := _open[self.network])[-1] is not self:
+                raise AbbeError(
+                    f"another tap or swap of this {type(self.network).__name__} was opened later: leave it first"
+                )
+            above.pop()
             with lock:
                 self._undo.close()
             self._undo = None
@@ -74,8 +90,8 @@ class NetworkSession:
     def watch(self) -> None:
         """Inputs are seen from the beginning."""
 
-    def read(self, raw: RawCall) -> tuple[LayerKey, AttentionCall]:
-        """The layer that this call belongs to, and its inputs without gradients."""
+    def read(self, raw: RawCall, rule: Rule | None) -> tuple[LayerKey, AttentionCall]:
+        """The layer that this call belongs to, and its inputs without gradients; the layer computes by this rule."""
         running, module, options = self._seen.running, raw.module, raw.options
         assert running is not None
         name, kind = self.modules.get(module, type(module).__name__), running.kind(raw)
@@ -88,7 +104,7 @@ class NetworkSession:
             number, name, kind, raw.query.detach(), raw.key.detach(), raw.value.detach(), options.scale,
             options.softcap, detached(options.sink), detached(options.position_bias), options.window,
             detached(raw.mask), raw.causal, running.input(raw.query.shape[-2]), self.layers.projections.get(layer),
-            place,
+            place, rule,
         )  # fmt: skip
         return layer, call
 
@@ -97,7 +113,7 @@ class NetworkSession:
         network, name = self.network, type(self.network).__name__
         if network.training:
             raise AbbeError("the network is in training mode, where dropout makes its output random; call .eval() first")
-        with without_hooks(network):
+        with without_hooks(network, self._seen.hooks):
             plain = list(tensors_in(self._call(*args, **inputs)))
         with ExitStack() as undo:
             self.trial = trial = Trial(network, self.layers)
