@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from types import CodeType, FunctionType, SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -149,6 +149,8 @@ class OwnNetwork(nn.Module):
         context: the longest input in tokens; if not given, as far as the network states it.
     """
 
+    base_model_prefix = ""  # no part is known to give the last states
+
     def __init__(
         self, network: nn.Module, run: Run | None = None, loss: Loss | None = None, context: int | None = None
     ) -> None:
@@ -170,28 +172,28 @@ class OwnNetwork(nn.Module):
                     f"{type(network).__name__} fails on the token ids 3, 2, 1, 0 ({' '.join(str(error).split())}): give "
                     "run=..., a function of the network and token ids (1, length) that makes a pass"
                 ) from error
-        every = [(part, ids.reshape(-1)) for part, ids in looked_up if isinstance(ids, Tensor) and ids.numel() == 4]
-        self._embedding = next((part for part, ids in every if ids.tolist() == [3, 2, 1, 0]), None)
-        places = next((part for part, ids in every if ids.tolist() == [0, 1, 2, 3]), None)
-        logits = _per_token(output, probe)
+        every = [(part, ids.tolist()) for part, ids in looked_up if isinstance(ids, Tensor) and ids.numel() == 4]
+        self._embedding = next((part for part, ids in every if ids == [[3, 2, 1, 0]]), None)
+        places = next((part for part, ids in every if [0, 1, 2, 3] in (ids, *ids)), None)
+        logits = self._logits(output, probe)
         self.vocabulary = 0 if logits is None else logits.shape[-1]
         if loss is not None and self._embedding is not None:
             self.vocabulary = self._embedding.num_embeddings
-        config, width = getattr(network, "config", None), 0 if self._embedding is None else self._embedding.embedding_dim
-        stated = (getattr(owner, name, None) for owner in (network, config) for name in _CONTEXTS)
-        known = [n for n in stated if isinstance(n, int) and n > 1] or ([] if places is None else [places.num_embeddings])
-        heads = max(layer.heads for layer in self.layers)
+        stated = (getattr(owner, name, None) for owner in (network, getattr(network, "config", None)) for name in _CONTEXTS)
+        known = [context, *stated, None if places is None else places.num_embeddings]
+        heads, width = max(layer.heads for layer in self.layers), self.layers[0].width
         self.config = _Facts(
-            num_hidden_layers=len(self.layers), num_attention_heads=heads, head_dim=self.layers[0].width,
-            hidden_size=width or heads * self.layers[0].width, vocab_size=self.vocabulary,
-            max_position_embeddings=context or (known[0] if known else None), is_encoder_decoder=False,
-            name_or_path=type(network).__name__, state=[f"{n} {tuple(x.shape)}" for n, x in network.state_dict().items()],
+            num_hidden_layers=len(self.layers), num_attention_heads=heads, head_dim=width, vocab_size=self.vocabulary,
+            hidden_size=heads * width if self._embedding is None else self._embedding.embedding_dim,
+            max_position_embeddings=next((n for n in known if isinstance(n, int) and n > 1), None),
+            is_encoder_decoder=False, state=[f"{key} {tuple(part.shape)}" for key, part in network.state_dict().items()],
+            functions=[getattr(one, "__qualname__", repr(type(one))) for one in (type(network), run, loss) if one],
         )  # fmt: skip
 
     @property
-    def causal(self) -> bool:
-        """Whether no layer shows later tokens."""
-        return all(layer.causal for layer in self.layers)
+    def kind(self) -> Literal["decoder", "encoder"]:
+        """A decoder if no layer shows later tokens."""
+        return "decoder" if all(layer.causal for layer in self.layers) else "encoder"
 
     @property
     def base_model(self) -> OwnNetwork:
@@ -201,7 +203,7 @@ class OwnNetwork(nn.Module):
     def forward(self, input_ids: Tensor, **_: object) -> Any:
         """A pass, whose output has the logits of every token, or its first tensor as the last states."""
         output = self._pass(input_ids)
-        logits = _per_token(output, input_ids)
+        logits = self._logits(output, input_ids)
         if logits is not None:
             return SimpleNamespace(logits=logits)
         return SimpleNamespace(last_hidden_state=next(tensors_in(output)))
@@ -237,6 +239,17 @@ class OwnNetwork(nn.Module):
     def _pass(self, tokens: Tensor) -> Any:
         return self.network(tokens) if self._run is None else self._run(self.network, tokens)
 
+    def _logits(self, output: Any, tokens: Tensor) -> Tensor | None:
+        """The logits of every token, (1, length, vocabulary): the first tensor that has this form, and is large enough."""
+        least = 0 if self._embedding is None else self._embedding.num_embeddings
+        given = (x for x in tensors_in(output) if x.dim() == 3 and x.shape[:2] == tokens.shape and x.shape[-1] >= least)
+        return next(given, None)
+
+
+def class_name(network: nn.Module) -> str:
+    """The class of the network itself."""
+    return type(network.network if isinstance(network, OwnNetwork) else network).__name__
+
 
 class _Facts(SimpleNamespace):
     """What studies read from the configuration of a transformers model."""
@@ -250,8 +263,3 @@ class _Facts(SimpleNamespace):
         return dict(vars(self))
 
     to_diff_dict = to_dict
-
-
-def _per_token(output: Any, tokens: Tensor) -> Tensor | None:
-    """The logits of every token, (1, length, vocabulary): the first tensor of this form."""
-    return next((x for x in tensors_in(output) if x.dim() == 3 and x.shape[:2] == tokens.shape), None)

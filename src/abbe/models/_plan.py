@@ -28,7 +28,7 @@ from .._tensors import checksum
 from ..normalizers import Normalizer, normalizer, parse_spec
 from ._load.sources import one_line
 from ._network import checked_network, place_of, setting
-from ._own import OwnNetwork, layers_for
+from ._own import class_name, layers_for
 from ._session.call import HeadGroup, Rule, is_causal
 from ._session.modules import attention_modules
 from ._session.rule import parts_of, standing_rule
@@ -304,8 +304,8 @@ class Plan(Mapping[str, Rule]):
         ['sparsemax']
     """
 
-    def __init__(self, network: object, what: What, inputs: object = None) -> None:
-        self._model = type(getattr(network, "network", network)).__name__ if isinstance(network, OwnNetwork) else type(network).__name__
+    def __init__(self, network: nn.Module, what: What, inputs: object = None) -> None:
+        self._model = class_name(network)
         layers = layers_of(checked_network(network, "plan"), inputs)
         if isinstance(what, str) and what.startswith(FILE_PREFIX):
             groups_of = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
