@@ -351,8 +351,8 @@ class Listener:
 
         def heard(layer: int, output: Tensor | None) -> HeardCall:
             return HeardCall(
-                layer, self.modules.get(raw.module, ""), running.kind(raw), raw.module, (running.args, running.kwargs), raw.query,
-                raw.key, raw.value, raw.mask, keywords, False, output, rule_of(raw),
+                layer, self.modules.get(raw.module, ""), running.kind(raw), raw.module, (running.args, running.kwargs),
+                raw.query, raw.key, raw.value, raw.mask, keywords, False, output, rule_of(raw),
             )  # fmt: skip
 
         if self._captured is not None:

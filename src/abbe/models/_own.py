@@ -169,8 +169,8 @@ class OwnNetwork(nn.Module):
                 raise
             except Exception as error:
                 raise AbbeError(
-                    f"{type(network).__name__} fails on the token ids 3, 2, 1, 0 ({' '.join(str(error).split())}): give "
-                    "run=..., a function of the network and token ids (1, length) that makes a pass"
+                    f"{type(network).__name__} fails on the token ids 3, 2, 1, 0 ({' '.join(str(error).split())}): "
+                    "give run=..., a function of the network and token ids (1, length) that makes a pass"
                 ) from error
         every = [(part, ids.tolist()) for part, ids in looked_up if isinstance(ids, Tensor) and ids.numel() == 4]
         self._embedding = next((part for part, ids in every if ids == [[3, 2, 1, 0]]), None)
@@ -179,14 +179,17 @@ class OwnNetwork(nn.Module):
         self.vocabulary = 0 if logits is None else logits.shape[-1]
         if loss is not None and self._embedding is not None:
             self.vocabulary = self._embedding.num_embeddings
-        stated = (getattr(owner, name, None) for owner in (network, getattr(network, "config", None)) for name in _CONTEXTS)
+        stated = (
+            getattr(owner, name, None) for owner in (network, getattr(network, "config", None)) for name in _CONTEXTS
+        )
         known = [context, *stated, None if places is None else places.num_embeddings]
         heads, width = max(layer.heads for layer in self.layers), self.layers[0].width
         self.config = _Facts(
             num_hidden_layers=len(self.layers), num_attention_heads=heads, head_dim=width, vocab_size=self.vocabulary,
             hidden_size=heads * width if self._embedding is None else self._embedding.embedding_dim,
             max_position_embeddings=next((n for n in known if isinstance(n, int) and n > 1), None),
-            is_encoder_decoder=False, state=[f"{key} {tuple(part.shape)}" for key, part in network.state_dict().items()],
+            is_encoder_decoder=False,
+            state=[f"{key} {tuple(part.shape)}" for key, part in network.state_dict().items()],
             functions=[getattr(one, "__qualname__", repr(type(one))) for one in (type(network), run, loss) if one],
         )  # fmt: skip
 
@@ -214,7 +217,9 @@ class OwnNetwork(nn.Module):
             return None
         made = self._loss(self.network, tokens)
         if isinstance(made, Tensor) and made.dim() == 3 and made.shape[1] in (tokens.shape[1], tokens.shape[1] - 1):
-            return F.cross_entropy(made[0, : tokens.shape[1] - 1].float(), tokens[0, 1:].to(made.device), reduction="none")
+            return F.cross_entropy(
+                made[0, : tokens.shape[1] - 1].float(), tokens[0, 1:].to(made.device), reduction="none"
+            )
         if not isinstance(made, Tensor) or made.numel() != tokens.shape[1] - 1:
             got = f"a tensor of shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
             raise AbbeError(
@@ -240,7 +245,7 @@ class OwnNetwork(nn.Module):
         return self.network(tokens) if self._run is None else self._run(self.network, tokens)
 
     def _logits(self, output: Any, tokens: Tensor) -> Tensor | None:
-        """The logits of every token, (1, length, vocabulary): the first tensor that has this form, and is large enough."""
+        """The logits of every token, (1, length, vocabulary): the first tensor of this form that is large enough."""
         least = 0 if self._embedding is None else self._embedding.num_embeddings
         given = (x for x in tensors_in(output) if x.dim() == 3 and x.shape[:2] == tokens.shape and x.shape[-1] >= least)
         return next(given, None)

@@ -90,7 +90,7 @@ class Tap:
 
     @property
     def skipped(self) -> list[str]:
-        """Attention modules that cannot be read, each with the reason; they compute as always. Complete after `check`."""
+        """Attention modules that cannot be read, each with the reason; complete after `check`."""
         return self._session.skipped
 
     def listen(self, consumer: Consumer) -> None:

@@ -118,7 +118,7 @@ def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -
     """The identity of a run: class and configuration of its model, settings, and versions."""
     from ..runs.measuring import study_facts  # loads models, for which `abbe watch` must not wait
 
-    config = getattr(network, "config", None)
+    config: Any = getattr(network, "config", None)
     if hasattr(config, "to_diff_dict"):
         configuration = config.to_diff_dict()
     else:  # not from transformers

@@ -316,7 +316,10 @@ def _silent(models: Sequence[nn.Module]) -> Iterator[None]:
 
 
 def without_hooks(network: nn.Module, some: Sequence[object] = ()) -> AbstractContextManager[None]:
-    """Without abbe's hooks, or some of them. The dictionaries themselves are restored: handles that remove a hook refer to them."""
+    """Without abbe's hooks, or some of them.
+
+    The dictionaries themselves are restored: handles that remove a hook refer to them.
+    """
     held = [(module, name, getattr(module, name)) for module in network.modules() for name in _HOOKS]
     named = [(number, hook) for _, _, hooks in held for number, hook in hooks.items()]
     if not some:

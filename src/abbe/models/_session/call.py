@@ -112,8 +112,8 @@ class RawCall(NamedTuple):
     mask: Tensor | None
     causal: bool
     options: Keywords
-    # Of a network that is not from transformers: what it computes itself, and by which rule (None: softmax); and whether
-    # the call is a repetition with other values.
+    # Of a network that is not from transformers: what it computes itself, and by which rule (None: softmax); and
+    # whether the call is a repetition with other values.
     own: Callable[[], Tensor] | None = None
     rule: Rule | None = None
     again: bool = False

@@ -53,9 +53,10 @@ class Running(NamedTuple):
         first = next((x for x in (*self.args, *self.kwargs.values()) if isinstance(x, Tensor)), None)
         if first is None or not 2 <= first.dim() <= 3 or not first.is_floating_point():
             return None
-        first = first[None] if first.dim() == 2 else first
-        if isinstance(self.module, nn.MultiheadAttention) and not self.module.batch_first and first is not None:
-            first = first.transpose(0, 1) if len(first) != 1 or queries == 1 else first
+        if first.dim() == 2:
+            first = first[None]
+        elif isinstance(self.module, nn.MultiheadAttention) and not self.module.batch_first:
+            first = first.transpose(0, 1)
         return first.detach() if first.shape[1] == queries else None
 
     def kind(self, call: RawCall) -> Literal["self", "cross"]:
@@ -65,9 +66,11 @@ class Running(NamedTuple):
             return "self" if given.get("key") is given.get("query") else "cross"
         given = dict(zip(inspect.signature(self.module.forward).parameters, self.args, strict=False)) | self.kwargs
         apart = call.query.shape[-2] not in (1, call.key.shape[-2]) and not call.causal
-        return "cross" if apart or any(
-            given.get(name) is not None for name in (*CROSS_INPUTS, "context", "memory")
-        ) else "self"
+        return (
+            "cross"
+            if apart or any(given.get(name) is not None for name in (*CROSS_INPUTS, "context", "memory"))
+            else "self"
+        )
 
 
 class Hook:
@@ -166,24 +169,23 @@ class Interception:
 
     # -- What is seen, in one form
 
-    def attention(
-        self, rule: Rule[Normalizer], inputs: Inputs, return_weights: bool
-    ) -> Tensor | tuple[Tensor, Tensor]:
+    def attention(self, rule: Rule[Normalizer], inputs: Inputs, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
         """A call of `abbe.attention`, whose last query sits at the last key."""
-        q, k, v, mask, bias, sink, _ = inputs
-        queries, keys, heads = q.shape[-2], k.shape[-2], q.shape[-3]
-        causal, window = rule.causal, rule.window
+        given, queries, keys, heads = inputs[:3], inputs.q.shape[-2], inputs.k.shape[-2], inputs.q.shape[-3]
+        q, k, v = (x[None] if x.dim() == 3 else x for x in given)
+        mask, causal, window = inputs.mask, rule.causal, rule.window
         if window is not None or (causal and (mask is not None or queries != keys or queries == 1)):
             ahead = torch.arange(keys, device=q.device) - torch.arange(keys - queries, keys, device=q.device)[:, None]
             near = ahead < keys if window is None else ahead.abs() < window
             near = near & (ahead <= 0) if causal else near
             mask, causal = near if mask is None else mask & near, False
-        options = Keywords(rule.scale, rule.dropout, causal, rule.softcap, sink, _folded_table(bias, q, heads), window)
+        bias = _folded_table(inputs.bias, q, heads)
+        options = Keywords(rule.scale, rule.dropout, causal, rule.softcap, inputs.sink, bias, window)
         call, weights = self._call((q, k, v), heads, mask, causal, options), list[Tensor]()
         softmax = type(rule.normalizer) is Softmax and rule.normalizer.temperature == 1
 
         def own() -> Tensor:
-            result = attended(rule, inputs._replace(**_as_given(call, (q, k, v))), return_weights)
+            result = attended(rule, inputs._replace(**_as_given(call, given)), return_weights)
             if isinstance(result, tuple):
                 weights.append(result[1])
                 return _by_query(result[0], call)
@@ -191,17 +193,17 @@ class Interception:
 
         every = None if softmax else (HeadGroup("", tuple(range(heads)), rule.normalizer),)
         call = call._replace(own=own, rule=every)
-        out = self._answer(call, q)
+        out = self._answer(call, inputs.q)
         if not return_weights:
             return out
-        return out, weights[0] if weights else self._weights(call).reshape(*q.shape[:-1], keys)
+        return out, weights[0] if weights else self._weights(call).reshape(*inputs.q.shape[:-1], keys)
 
     def scaled_dot_product(
         self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
         """A call of torch's function, whose first query sits at the first key."""
-        given, keywords = (query, key, value), {"scale": scale, "enable_gqa": enable_gqa}
+        given = (query, key, value)
         queries, keys, heads = query.shape[-2], key.shape[-2], self._heads(query)
         mask, causal = attn_mask, is_causal and attn_mask is None
         if causal and not 1 < queries <= keys:
@@ -210,8 +212,11 @@ class Interception:
         call = self._call(given, heads, mask, causal, options)
 
         def own() -> Tensor:
-            parts = _as_given(call, given)
-            return _by_query(F.scaled_dot_product_attention(*parts.values(), attn_mask, dropout_p, is_causal, **keywords), call)
+            q, k, v = _as_given(call, given).values()
+            out = F.scaled_dot_product_attention(
+                q, k, v, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+            return _by_query(out, call)
 
         return self._answer(call._replace(own=own), query)
 
@@ -244,11 +249,11 @@ class Interception:
                 f"unsupported: {where} attends with tensors that are {shapes}; give query, key and value the same "
                 "batch, key and value the same heads, and pad them"
             )
-        folded = [_folded(x, n) for x, n in zip(given, (heads, *key_heads), strict=True)]
-        return RawCall(where, module, *folded, _folded_table(mask, given[0], heads), causal, options)
+        query, key, value = (_folded(x, n) for x, n in zip(given, (heads, *key_heads), strict=True))
+        return RawCall(where, module, query, key, value, _folded_table(mask, given[0], heads), causal, options)
 
     def _heads(self, query: Tensor) -> int:
-        """Of three dims, the first is the batch, or batch x heads, as older code has it, if the module says how many."""
+        """Of three dims, the first is the batch, or, as in older code, batch x heads if the module says how many."""
         if query.dim() > 3:
             return query.shape[-3]
         stated = stated_heads(self._stack[-1].module) or 1
@@ -262,7 +267,8 @@ class Interception:
         """(batch, heads, queries, keys): the output of the layer if its values were the unit vectors."""
         unit = torch.eye(call.key.shape[-2], dtype=call.value.dtype, device=call.value.device)
         options = replace(call.options, dropout=0.0)
-        return self._alone(call._replace(value=unit.expand(*call.key.shape[:2], -1, -1), options=options, again=True)).transpose(1, 2)
+        unit = unit.expand(*call.key.shape[:2], -1, -1)
+        return self._alone(call._replace(value=unit, options=options, again=True)).transpose(1, 2)
 
     def _alone(self, call: RawCall) -> Tensor:
         """What `attend` makes of a call, without seeing what it computes itself."""
@@ -323,7 +329,9 @@ class _ByHand(TorchFunctionMode):
             used.append(True)
             return _by_query(torch.bmm(weights, self._joined(value)), call)
 
-        call = self._interception._call((query, key, value), self._heads, mask, False, Keywords(self._scale, self._dropout))
+        call = self._interception._call(
+            (query, key, value), self._heads, mask, False, Keywords(self._scale, self._dropout)
+        )
         call = call._replace(own=own)
         out = self._interception._alone(call)
         self.replaced = None if used else call

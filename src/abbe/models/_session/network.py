@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
@@ -42,7 +43,7 @@ class NetworkSession:
         self.trial: Trial | None = None
         self.error: float | None = None
         self._undo: ExitStack | None = None
-        self._is_swap = False
+        self._is_swap, self._complete = False, False
         self._called: set[nn.Module] = set()
         self._last: dict[nn.Module, tuple[LayerKey, int, int]] = {}
 
@@ -112,7 +113,9 @@ class NetworkSession:
         """Compare the plain output for these inputs with that in the session, whose calls go to `trial`."""
         network, name = self.network, type(self.network).__name__
         if network.training:
-            raise AbbeError("the network is in training mode, where dropout makes its output random; call .eval() first")
+            raise AbbeError(
+                "the network is in training mode, where dropout makes its output random; call .eval() first"
+            )
         with without_hooks(network, self._seen.hooks):
             plain = list(tensors_in(self._call(*args, **inputs)))
         with ExitStack() as undo:
@@ -141,8 +144,18 @@ class NetworkSession:
         self.layers.begin_pass("" if path == type(self.network).__name__ else path)
 
     def _end(self, path: str, output: Any) -> None:
-        if output is not None and path == self._seen.paths[self.network] and not self._called:
+        """The first pass must have called every module of a swap, and any of a tap."""
+        if output is None or path != self._seen.paths[self.network] or self._complete:
+            return
+        if not self._called:
             raise unseen(self.network)
+        silent = [path for module, path in self.modules.items() if module not in self._called]
+        if self._is_swap and silent and not self.network.training:
+            raise AbbeError(
+                f"unsupported: {type(self.network).__name__} did not attend in {silent[0]}, as its class states, so "
+                "the swap has no effect there; give inputs=..., the arguments of a pass that shows its layers"
+            )
+        self._complete = True
 
 
 def tensors_in(output: Any) -> Iterator[Tensor]:
@@ -176,7 +189,9 @@ def silent_lines(network: nn.Module, called: set[nn.Module]) -> list[str]:
 
 def _like_attention(network: nn.Module) -> Iterator[tuple[nn.Module, str]]:
     named = [(module, path) for path, module in network.named_modules() if "attention" in type(module).__name__.lower()]
-    return ((module, path) for module, path in named if path and not any(path.startswith(f"{other}.") for _, other in named))
+    return (
+        (module, path) for module, path in named if path and not any(path.startswith(f"{other}.") for _, other in named)
+    )
 
 
 def _refuse_copy(*args: object) -> None:

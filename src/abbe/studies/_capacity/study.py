@@ -94,7 +94,9 @@ def capacity(
         >>> result.table.select("length", "way", "tau").rows()
         [(32, 'renormalised', 0.05)]
     """
-    with at_work(Capacity, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss) as job:
+    with at_work(
+        Capacity, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss
+    ) as job:
         check_causal(job.model, "capacity")
         long_enough = [length for length in _LENGTHS if length > (last_targets(targets) or 0)]
         base = settings_for(

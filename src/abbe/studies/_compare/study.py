@@ -29,7 +29,16 @@ from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Loss, Text,
 from ...normalizers import Normalizer, normalizer
 from ...results import finite
 from ...runs.cost import plan_memory
-from ...runs.inputs import MOST_RESAMPLES, FolderLike, ModelLike, Placed, TextLike, TokensLike, checked_seed, windows_for
+from ...runs.inputs import (
+    MOST_RESAMPLES,
+    FolderLike,
+    ModelLike,
+    Placed,
+    TextLike,
+    TokensLike,
+    checked_seed,
+    windows_for,
+)
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
@@ -119,7 +128,9 @@ def compare(
         'Too few windows to judge: ...'
     """
     alternatives = as_alternatives(ALTERNATIVES if normalizers is None else normalizers)
-    with at_work(Comparison, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss) as job:
+    with at_work(
+        Comparison, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss
+    ) as job:
         check_causal(job.model, "comparing normalizers")
         context = job.model.context
         length = min(LENGTH, context or LENGTH) if length is None else whole("length", length)
@@ -202,7 +213,9 @@ def halves(text: Text) -> tuple[Text, Text]:
     """The text in two parts that share no word, cut at a space near its middle."""
     if isinstance(text, Tokens):
         parts = torch.tensor_split(text.ids, 2)
-        first, second = (Tokens(f"{text.name}, {which} half", "", ids) for which, ids in zip(("first", "second"), parts, strict=True))
+        first, second = (
+            Tokens(f"{text.name}, {which} half", "", ids) for which, ids in zip(("first", "second"), parts, strict=True)
+        )
         return first, second
     middle = len(text.content) // 2
     cut = next((place for place in range(middle, len(text.content)) if text.content[place].isspace()), middle)

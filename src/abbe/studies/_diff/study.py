@@ -20,7 +20,18 @@ from ..._errors import AbbeError
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Loss, Tokens, Windows, evaluating, shape_of
 from ...results import MANIFEST, Run, open_run, read_manifest
 from ...runs.executors import all_stages
-from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, TokensLike, as_folder, as_model, as_text, settings_for
+from ...runs.inputs import (
+    FolderLike,
+    ModelLike,
+    Placed,
+    Settings,
+    TextLike,
+    TokensLike,
+    as_folder,
+    as_model,
+    as_text,
+    settings_for,
+)
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, finished_manifest, measure_runs, study_facts
 from ...runs.parts import Parts, claim_folder
@@ -127,7 +138,9 @@ def diff(
         def fitting(number: int) -> Job:
             """A model that has the shape and the tokens of the first."""
             given = models[number]
-            job = job_of(given if isinstance(given, LoadedModel) else as_model(given, tokenizer, False, placed, by_ids, loss))
+            job = job_of(
+                given if isinstance(given, LoadedModel) else as_model(given, tokenizer, False, placed, by_ids, loss)
+            )
             both = names[0], names[number]
             shapes = [shape_of(one.model.network, one.model.kind) for one in (first, job)]
             _check_same(both, [_SHAPE.format(shape.layers, shape.heads) for shape in shapes], _OTHER_SHAPE)

@@ -339,7 +339,8 @@ def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @study(Report, extra="all")
 def report(
-    model: ModelLike = "embedded", text: TextLike | None = None, *, tokens: TokensLike | None = None, lengths: int | Sequence[int] | None = None,
+    model: ModelLike = "embedded", text: TextLike | None = None, *, tokens: TokensLike | None = None,
+    lengths: int | Sequence[int] | None = None,
     windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
     temperatures: float | Sequence[float] = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0), seed: int = 0,
     level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
@@ -386,7 +387,9 @@ def report(
         >>> report.verdicts[0].sentence
         '...'
     """
-    with at_work(Report, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss) as job:
+    with at_work(
+        Report, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss
+    ) as job:
         settings = settings_for(
             job.model.context, lengths=lengths, usual=REPORT_LENGTHS, windows=windows, queries=queries, sizes=sizes,
             vectors=vectors, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
@@ -394,7 +397,10 @@ def report(
         cut = job.windows(settings)
         alternatives, sample = AlternativesReader(job.model, cut, settings), SampleReader(job.model, cut, settings)
         (measured,) = measure_runs(job, [settings], cut, overhead=_OVERHEAD, beside=(alternatives, sample))
-        run = Run(measured.run.table, {**measured.run.manifest, "given": {"text": None if tokens is not None else _files_given(text)}})
+        run = Run(
+            measured.run.table,
+            {**measured.run.manifest, "given": {"text": None if tokens is not None else _files_given(text)}},
+        )
         return Report.of(run, alternatives.table(), sample.sample(job.text))
 
 
