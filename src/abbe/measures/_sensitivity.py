@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import bounds, normalizers
-from .._attention.engine import with_sink
+from .._attention.engine import beside_sink, with_sink
 from .._errors import AbbeError
 from .._kernels.calls import KernelsBrokenError, over_rows
 from ..normalizers import Normalizer
@@ -85,7 +86,7 @@ def or_one(x: Tensor) -> Tensor:
     return torch.where(x > 0, x, 1.0)
 
 
-def jacobian_norms(normalizer: Normalizer, logits: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
+def jacobian_norms(normalizer: Callable[[Tensor], Tensor], logits: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
     """Spectral norm of the Jacobian, and the length of its product with a unit direction: (head, query) each.
 
     J^T J is applied by forward- and reverse-mode differentiation, to all rows at once; the Lanczos recurrence, a power
@@ -157,7 +158,7 @@ def sensitivity(
 
     Args:
         rows: a block of attention rows, which may have a sink.
-        normalizer: of the weights; softmax if the rows have a sink.
+        normalizer: of the weights; with a learned sink, which is one key more for it.
         temperatures: T > 0.
         generator: of the directions; drawn from query by query, so that any blocks give the same numbers.
 
@@ -191,8 +192,8 @@ def change_norms(
     for t in temperatures:
         if not (isinstance(t, int | float) and 0 < t < math.inf):
             raise AbbeError(f"temperatures must be positive numbers, got {t!r}")
-    if rows.sink and str(normalizer) != "softmax":
-        raise AbbeError(f"rows with a learned sink have the Jacobian of softmax with that sink, not of {normalizer}")
+    if rows.sink and rows.sink_logits is None and str(normalizer) != "softmax":
+        raise AbbeError(f"rows with a learned sink need its sink_logits for the Jacobian of {normalizer}")
     random = directions(rows, generator)
     return {t: _norms(rows, normalizer, float(t), random) for t in temperatures}
 
@@ -239,9 +240,12 @@ class _RankOne(NamedTuple):
 def _norms(rows: Rows, normalizer: Normalizer, t: float, random: Tensor) -> ChangeNorms:
     """Of the Jacobian at logits/t."""
     with torch.no_grad():
-        form = _sink_form(rows, t) if rows.sink else _form(rows, normalizer, t)
+        softmax_sink = rows.sink and str(normalizer) == "softmax"
+        form = _sink_form(rows, t) if softmax_sink else _form(rows, normalizer, t)
         if form is None:
-            return ChangeNorms(*jacobian_norms(normalizer, rows.logits / t, random))
+            sink = None if rows.sink_logits is None else rows.sink_logits / t
+            weights = partial(beside_sink, normalizer, sink=sink)
+            return ChangeNorms(*jacobian_norms(normalizer if sink is None else weights, rows.logits / t, random))
         return ChangeNorms(*(form.factor * norm for norm in rank_one_norms(rows, form.p, form.missing, random)))
 
 
@@ -263,36 +267,40 @@ def _sink_form(rows: Rows, t: float) -> _RankOne:
 def _form(rows: Rows, normalizer: Normalizer, t: float) -> _RankOne | None:
     """Closed form for softmax at any scale, with a sink or over selected keys, and for entmax; None for the others.
 
-    Entmax: J = scale (diag u - u u^T/sum u), u = w^(2 - alpha) on the support; with p = u/sum u it is
-    scale (sum u) (diag p - p p^T).
+    A learned sink is one key more, whose row and column are left out. Entmax: J = scale (diag u - u u^T/sum u),
+    u = w^(2 - alpha) on the support; with p = u/sum u it is scale (sum u) (diag p - p p^T).
     """
     none = rows.logits.new_zeros(())
     if not normalizer.is_one_map:
         return None
     if rows.softmax and t == 1 and str(normalizer) == "softmax":
         return _RankOne(rows.weights, none, 1.0)
-    logits = rows.logits / t
+    logits = rows.logits / t if rows.sink_logits is None else with_sink(rows.logits / t, rows.sink_logits / t)
+    keys = slice(0 if rows.sink_logits is None else 1, None)
     which, params = normalizer._map(logits)
     scale = params[..., :1].to(logits.dtype).expand(rows.heads, rows.queries, 1).squeeze(-1)
     if which.name in _SOFTMAX_LIKE:
         w = normalizer(logits)
         missing = (1 - w.sum(-1)).clamp(min=0) if which.name == "sink" else none
-        return _RankOne(w, missing, scale)
+        missing = missing if rows.sink_logits is None else missing + w[..., 0]
+        return _RankOne(w[..., keys].contiguous(), missing, scale)
     powers: dict[str, Tensor | float] = {"sparsemax": 0.0, "entmax15": 0.5, "entmax": 1 - params[..., 1:2]}
     if which.name not in powers:
         return None
     w = normalizer(logits)
     u = torch.where(w > 0, torch.where(w > 0, w, 1.0) ** powers[which.name], 0.0)
     total = u.sum(-1)
-    return _RankOne(u / torch.where(total > 0, total, 1.0).unsqueeze(-1), none, scale * total)
+    p = u / torch.where(total > 0, total, 1.0).unsqueeze(-1)
+    return _RankOne(p[..., keys].contiguous(), none if rows.sink_logits is None else p[..., 0], scale * total)
 
 
 def _limit(rows: RowSummary, normalizer: Normalizer) -> Tensor:
     """The Lipschitz constant for the n of every row, (head, query)."""
-    applied = normalizers.normalizer("sink") if rows.sink else normalizer
+    of_softmax = rows.sink and str(normalizer) == "softmax"
+    applied, more = (normalizers.normalizer("sink"), 0) if of_softmax else (normalizer, int(rows.sink))
     # A constant may take a search: it is computed once per n.
     counts, place = torch.unique(rows.count, return_inverse=True)
-    constants = torch.tensor([applied.lipschitz(max(1, int(n))) for n in counts], dtype=torch.float64)
+    constants = torch.tensor([applied.lipschitz(max(1, int(n) + more)) for n in counts], dtype=torch.float64)
     return constants.to(place.device)[place]
 
 

@@ -39,6 +39,7 @@ class SeenLayer(NamedTuple):
     heads: int
     causal: bool = True  # not known unless it was seen
     width: int = 0  # of a head
+    normalizer: str = ""  # its own, if it is not softmax
 
 
 def stated_layers(network: nn.Module) -> list[SeenLayer]:
@@ -92,8 +93,9 @@ def seen_layers(network: nn.Module, run: Callable[[], Any]) -> tuple[list[SeenLa
         known = seen.get(raw.module)
         if known is not None and known.heads != heads:
             raise AbbeError(f"unsupported: {raw.where} attends with {known.heads} heads, and then with {heads}")
+        own = "" if raw.rule is None else str(raw.rule[0].normalizer)
         of_all = causal and (known is None or known.causal)
-        seen[raw.module] = SeenLayer(raw.module, watch.paths[raw.module], heads, of_all, width)
+        seen[raw.module] = SeenLayer(raw.module, watch.paths[raw.module], heads, of_all, width, own)
         assert raw.own is not None
         return raw.own()
 
@@ -189,7 +191,7 @@ class OwnNetwork(nn.Module):
             hidden_size=heads * width if self._embedding is None else self._embedding.embedding_dim,
             max_position_embeddings=next((n for n in known if isinstance(n, int) and n > 1), None),
             is_encoder_decoder=False,
-            state=[f"{key} {tuple(part.shape)}" for key, part in network.state_dict().items()],
+            normalizers=[layer.normalizer for layer in self.layers],
             functions=[getattr(one, "__qualname__", repr(type(one))) for one in (type(network), run, loss) if one],
         )  # fmt: skip
 
@@ -251,7 +253,7 @@ class OwnNetwork(nn.Module):
         return next(given, None)
 
 
-def class_name(network: nn.Module) -> str:
+def class_name(network: object) -> str:
     """The class of the network itself."""
     return type(network.network if isinstance(network, OwnNetwork) else network).__name__
 

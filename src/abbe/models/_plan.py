@@ -22,16 +22,15 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import is_whole
-from .._errors import AbbeError
+from .._errors import AbbeError, one_line
 from .._files import write_whole
 from .._tensors import checksum
 from ..normalizers import Normalizer, normalizer, parse_spec
-from ._load.sources import one_line
 from ._network import checked_network, place_of, setting
 from ._own import class_name, layers_for
 from ._session.call import HeadGroup, Rule, is_causal
 from ._session.modules import attention_modules
-from ._session.rule import parts_of, standing_rule
+from ._session.rule import has_rule, parts_of, standing_rule
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _LISTED = 8  # layers that an error lists
@@ -201,14 +200,19 @@ def make_groups(what: What, layers: Sequence[Layer]) -> Groups:
     return {layer: tuple(groups[layer]) for layer in layers}
 
 
+def standing_groups(layer: Layer) -> Rule:
+    """What the heads of a layer compute with now."""
+    rule = standing_rule(layer.module, layer.heads)
+    return (HeadGroup("", tuple(range(layer.heads)), None),) if rule is None else rule
+
+
 def _as_it_stands(layer: Layer, groups: Rule) -> Iterator[HeadGroup]:
     """Heads that keep the model's attention have the normalizers that it computes with now."""
-    standing = standing_rule(layer.module, layer.heads)
     for group in groups:
-        if group.normalizer is not None or standing is None:
+        if group.normalizer is not None:
             yield group
             continue
-        for one in standing:
+        for one in standing_groups(layer):
             heads = tuple(head for head in one.heads if head in group.heads)
             inner = () if one.normalizer is None else parts_of(one.normalizer)
             if 0 < len(heads) < len(one.heads) and any(part._given.get("heads", 1) > 1 for part in inner):
@@ -287,6 +291,14 @@ def plan(model: object, what: What, *, inputs: object = None) -> Plan:
     return Plan(checked_network(model, "plan"), what, inputs)
 
 
+def standing_plan(network: object) -> Plan | None:
+    """The normalizers that a network computes with now; None if all of its heads have the model's own softmax."""
+    if not has_rule(checked_network(network, "plan")):
+        return None
+    plan = Plan(network, None)
+    return plan if any(group.normalizer is not None for rule in plan.values() for group in rule) else None
+
+
 class Plan(Mapping[str, Rule]):
     """The groups of heads with their normalizers by layer path, in the order of the network.
 
@@ -295,7 +307,7 @@ class Plan(Mapping[str, Rule]):
 
     Args:
         network: a transformers model.
-        what: as for `swap`.
+        what: as for `swap`; None for what the model computes with now.
         inputs: as for `swap`.
 
     Examples:
@@ -304,10 +316,12 @@ class Plan(Mapping[str, Rule]):
         ['sparsemax']
     """
 
-    def __init__(self, network: nn.Module, what: What, inputs: object = None) -> None:
-        self._model = class_name(network)
+    def __init__(self, network: object, what: What | None, inputs: object = None) -> None:
         layers = layers_of(checked_network(network, "plan"), inputs)
-        if isinstance(what, str) and what.startswith(FILE_PREFIX):
+        self._model = class_name(network)
+        if what is None:
+            groups_of = {layer: standing_groups(layer) for layer in layers}
+        elif isinstance(what, str) and what.startswith(FILE_PREFIX):
             groups_of = read_groups(what.removeprefix(FILE_PREFIX), layers, self._model)
         else:
             groups_of = make_groups(what, layers)
@@ -318,6 +332,13 @@ class Plan(Mapping[str, Rule]):
     def layers(self) -> list[str]:
         """Paths of the attention modules by number, as patterns count them."""
         return list(self._by_path)
+
+    @property
+    def fingerprint(self) -> str:
+        """sha256 over heads, specs and learned values, whatever the patterns."""
+        facts, tensors = _stored(self.by_layer, self._model)
+        groups = [[(group["heads"], group["normalizer"]) for group in layer["groups"]] for layer in facts["layers"]]
+        return checksum(tensors, {"specs": facts["specs"], "groups": groups})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write patterns, specs and learned parameters into one safetensors file, for `swap(model, "file:PATH")`.
@@ -344,6 +365,26 @@ class Plan(Mapping[str, Rule]):
         count = f"{len(self)} layer{'s' if len(self) != 1 else ''}"
         return "\n".join([f"Plan for {self._model}, {count}", *lines])
 
+    def as_lines(self) -> list[str]:
+        """Heads and their normalizers, in one line where all of some layers have the same.
+
+        Examples:
+            >>> abbe.plan(abbe.load("embedded"), "layers.3=sparsemax").as_lines()
+            ['softmax in layers 0-2,4-5', 'sparsemax in layers 3']
+        """
+        places: dict[str, dict[str, list[int]]] = {}  # layers by normalizer and heads
+        for layer, groups in self.by_layer.items():
+            for group in groups:
+                heads = "" if len(groups) == 1 else f"heads {_spans(sorted(group.heads))} of "
+                places.setdefault(str(group.normalizer or "softmax"), {}).setdefault(heads, []).append(layer.number)
+        everywhere = {"": list(range(len(self)))}
+        return [
+            f"{name} in all heads"
+            if at == everywhere
+            else f"{name} in " + ", ".join(f"{heads}layers {_spans(numbers)}" for heads, numbers in at.items())
+            for name, at in places.items()
+        ]
+
     def _rows(self) -> Iterator[tuple[str, ...]]:
         layers = [(layer.number, tuple(map(_cells, groups))) for layer, groups in self.by_layer.items()]
         for groups, same in groupby(layers, key=lambda entry: entry[1]):
@@ -369,6 +410,13 @@ def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) ->
     """Write all groups; a normalizer that several groups share is written once."""
     from safetensors.torch import save
 
+    facts, tensors = _stored(groups_of, model)
+    facts |= {_SUM: checksum(tensors, facts)}
+    write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
+
+
+def _stored(groups_of: Groups, model: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What the file of a plan says, and the learned values."""
     every = (group.normalizer for groups in groups_of.values() for group in groups)
     shared = list({id(one): one for one in every if one is not None}.values())
     for one in shared:
@@ -391,8 +439,7 @@ def write_groups(path: str | os.PathLike[str], groups_of: Groups, model: str) ->
         for number, one in enumerate(shared)
         for name, tensor in one.state_dict().items()
     }
-    facts |= {_SUM: checksum(tensors, facts)}
-    write_whole(Path(path), save(tensors, {_KEY: json.dumps(facts)}))
+    return facts, tensors
 
 
 def read_groups(path: str, layers: Sequence[Layer], model: str) -> Groups:

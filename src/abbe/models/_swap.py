@@ -24,10 +24,9 @@ from ._own import session_of
 from ._plan import Plan, What, as_module
 from ._session.call import AttentionCall, HeadGroup, RawCall, Rule
 from ._session.modules import SWAP_PREFIX
-from ._session.rule import attention_by, first_weights, standing_rule
+from ._session.rule import SWAPPED, attention_by, first_weights, standing_rule
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
-ATTRIBUTE = "abbe_normalizers"  # of the network; holds the normalizers during the swap
 _FAILURE = (
     "check failed: {what} swapped in changes the output of {{model}} by {{error}} of its standard deviation "
     "(allowed {{limit}})"
@@ -99,7 +98,7 @@ class Swap:
         normalizers = as_module(self._plan.by_layer).train(self.network.training)
         self._learning = [parameter for parameter in normalizers.parameters() if parameter.requires_grad]
         modules = {layer.module: layer.path for layer in self._plan.by_layer}
-        self._session.open(self._attend, modules, part=(ATTRIBUTE, normalizers), rules=self._rules)
+        self._session.open(self._attend, modules, part=(SWAPPED, normalizers), rules=self._rules)
 
     @property
     def error(self) -> float | None:

@@ -80,6 +80,8 @@ class Job:
         model, text = self.model, self.text
         names = ("name", "about", "kind", "source", "fingerprint", "configuration")
         described = {name: getattr(model, name) for name in names} | {"class": class_name(model.network)}
+        if (standing := model.plan) is not None:
+            described["normalizers"] = standing.as_lines()
         self.facts |= study_facts(self.study, settings) | {
             "model": described | {"device": model.devices, "dtype": model.precision},
             "text": text.facts(),

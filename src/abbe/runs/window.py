@@ -9,14 +9,13 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from .. import measures, normalizers
-from .._attention.engine import beside_sink
 from .._errors import AbbeError
 from .._tensors import generator_named, where_double
 from ..measures import BlockNumbers, Reading, Rows, Sets, State
@@ -145,6 +144,25 @@ def rows_at_once(heads: int, keys: int) -> int:
     return max(1, BLOCK // (heads * keys))
 
 
+Heads = tuple[int, ...] | None  # of a layer; None for all
+
+
+class Waiting(NamedTuple):
+    """The numbers of a layer without a record so far, or of those of its heads (all: `of`) that share a normalizer."""
+
+    layer: int
+    heads: Heads
+    of: int
+    normalizer: Normalizer
+    numbers: BlockNumbers
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """Numbers of one kind can be joined: the limits of one normalizer hold for all of them."""
+        learns = next(self.normalizer.parameters(), None) is not None
+        return (id(self.normalizer) if learns else str(self.normalizer), *self.numbers.kind)
+
+
 class WindowReader(PassReader):
     """Reads the attention calls of forward passes and keeps only sums per layer.
 
@@ -175,7 +193,7 @@ class WindowReader(PassReader):
     def begin(self, window: Window) -> None:
         self.begun = time.perf_counter()
         self.records: dict[Vectors, dict[int, Record]] = {kind: {} for kind in self.kinds}
-        self.waiting: list[tuple[int, BlockNumbers]] = []  # layers without a record so far
+        self.waiting: list[Waiting] = []  # layers without a record so far
         self.distances = {kind: QueryDistances() for kind in self.kinds}
         self.positions: dict[int, Tensor] = {}  # of the queries, by query length: the same in most layers
         self.expected = measures.pattern_keys(window.tokens)  # keys that attention patterns predict
@@ -191,7 +209,7 @@ class WindowReader(PassReader):
             self.kept[kind].keep_tensors(window_part(window), record, notes | {"skipped": list(self.skipped)})
 
     def read(self, call: AttentionCall, window: Window, *_: object) -> None:
-        number, vectors = call.place, dict[Vectors, Tensor]()
+        vectors = dict[Vectors, Tensor]()
         for kind in self.kinds:
             of_kind = token_vectors(kind, call, self.model.network, window.tokens[None])
             if of_kind is None:
@@ -200,63 +218,88 @@ class WindowReader(PassReader):
                 vectors[kind] = of_kind
         if not vectors:
             return
-        length = call.query.shape[-2]
+        self.heads, length = call.query.shape[1], call.query.shape[-2]
         if length not in self.positions:
             self.positions[length] = query_positions(length, self.settings, window)
         positions = self.positions[length]
-        chance, directions, steps = (
-            seeded(self.settings, window, f"{use} of layer {number}") for use in ("random sets", "directions", "steps")
-        )
         swapped = None if self.settings.normalizer is None else self.normalizer
         if swapped is not None and call.sink is not None:
             self.skipped[f"learned sinks: {self.normalizer} replaces softmax together with its sink"] = None
         expected = self.expected if is_over(call, window.length) else None
+        for heads, part, normalizer in [(None, call, swapped)] if swapped is not None else parts_by_rule(call):
+            self._read_part(heads, part, normalizer, window, vectors, positions, expected)
+
+    def _read_part(
+        self, heads: Heads, call: AttentionCall, normalizer: Normalizer, window: Window,
+        vectors: Mapping[Vectors, Tensor], positions: Tensor, expected: Mapping[str, Tensor] | None,
+    ) -> None:  # fmt: skip
+        """The heads of a layer that share a normalizer; `heads` are their numbers, None for all."""
+        number = call.place
+        chance, directions, steps = (
+            seeded(self.settings, window, f"{use} of layer {number}") for use in ("random sets", "directions", "steps")
+        )
+        vectors = {kind: vectors_of_heads(points, heads, self.heads) for kind, points in vectors.items()}
+        swapped = None if self.settings.normalizer is None else self.normalizer
         states: dict[Vectors, State] = {kind: {} for kind in vectors}
         for block, rows in row_blocks(call, positions, next(iter(vectors.values())), swapped):
             sets = measures.choose_sets(rows, self.settings.sizes, chance)
             numbers = measures.block_numbers(
-                rows, sets, vectors, self.normalizer, self.settings.temperatures, directions, block, expected
+                rows, sets, vectors, normalizer, self.settings.temperatures, directions, block, expected
             )
             if len(block) == len(positions) and not self.settings.reads_rows:
-                self._wait(number, numbers)
+                self._wait(Waiting(number, heads, self.heads, normalizer, numbers))
                 return
-            self._update(states, numbers, rows, sets, vectors, steps)
+            self._update(states, numbers, normalizer, rows, sets, vectors, steps)
         for kind, state in states.items():
             self.distances[kind].end_layer(positions)
-            self.records[kind][number] = layer_record(state)
+            self._keep(kind, number, heads, self.heads, layer_record(state))
 
-    def _wait(self, number: int, numbers: BlockNumbers) -> None:
+    def _keep(self, kind: Vectors, layer: int, heads: Heads, count: int, record: Record) -> None:
+        """The record of all `count` heads of a layer, or of some: those of another normalizer may lack measures."""
+        if heads is None:
+            self.records[kind][layer] = record
+            return
+        whole = self.records[kind].setdefault(layer, {})
+        for name, x in record.items():
+            if name not in whole:
+                whole[name] = x.new_full((count, *x.shape[1:]), torch.nan, dtype=torch.float64)
+            whole[name][list(heads)] = x.double()
+
+    def _wait(self, one: Waiting) -> None:
         """Collect the numbers of layers with a single block, to process several layers at once."""
-        if self.waiting and numbers.kind != self.waiting[-1][1].kind:
+        if self.waiting and one.kind != self.waiting[-1].kind:
             self._settle()
-        self.waiting.append((number, numbers))
-        if sum(block.rows.count.numel() for _, block in self.waiting) >= ROWS_THAT_WAIT:
+        self.waiting.append(one)
+        if sum(waiting.numbers.rows.count.numel() for waiting in self.waiting) >= ROWS_THAT_WAIT:
             self._settle()
 
     def _settle(self) -> None:
         """Make the records of the waiting layers."""
         if not self.waiting:
             return
-        layers, blocks = zip(*self.waiting, strict=True)
+        waiting, self.waiting = self.waiting, []
+        blocks = [one.numbers for one in waiting]
         joined, sizes = measures.join_heads(blocks), [block.heads for block in blocks]
-        self.waiting = []
         for kind in (kind for kind in self.kinds if kind in joined.geometry):
-            record = layer_record(measures.update({}, joined.readings(kind, self.normalizer)))
+            record = layer_record(measures.update({}, joined.readings(kind, waiting[0].normalizer)))
             parts = {name: torch.split(x, sizes) for name, x in record.items()}
-            for place, layer in enumerate(layers):
-                self.records[kind][layer] = {name: split[place] for name, split in parts.items()}
+            for place, one in enumerate(waiting):
+                of_one = {name: split[place] for name, split in parts.items()}
+                self._keep(kind, one.layer, one.heads, one.of, of_one)
 
     def _update(
-        self, states: dict[Vectors, State], numbers: BlockNumbers, rows: Rows, sets: Sets,
+        self, states: dict[Vectors, State], numbers: BlockNumbers, normalizer: Normalizer, rows: Rows, sets: Sets,
         vectors: Mapping[Vectors, Tensor], steps: torch.Generator,
     ) -> None:  # fmt: skip
         """Add a block of queries, with the measures that read the rows, which only some studies need."""
         moved = {}
-        if self.settings.steps:
+        if self.settings.steps and str(normalizer) != "softmax":
+            self.skipped[f"finite differences are measured for softmax alone, not for {normalizer}"] = None
+        elif self.settings.steps:
             moved = measures.differences(rows, self.settings.temperatures, self.settings.steps, steps)
         for kind, points in vectors.items():
             placed = rows if points is rows.vectors else rows.with_vectors(points)
-            readings = numbers.readings(kind, self.normalizer) | moved
+            readings = numbers.readings(kind, normalizer) | moved
             if self.settings.expected:
                 readings |= measures.expected_distance(placed, sets)
             if self.settings.readings:
@@ -268,15 +311,30 @@ class WindowReader(PassReader):
 
 
 def rows_of_call(call: AttentionCall, queries: Tensor, vectors: Tensor, normalizer: Normalizer | None = None) -> Rows:
-    """The rows of some queries in a layer, weighted by the model's own softmax with its sink, or by this normalizer."""
+    """The rows of some queries in a layer, weighted by its own rule with its sink, or by this normalizer."""
     # One window per pass: the batch has one element.
     logits = call.logits(queries)[0].float()
     limit = _range_limit(call, queries)
     sink = None if call.sink is None or normalizer is not None else call.sink.float()
-    chosen = normalizers.normalizer("softmax") if normalizer is None else normalizer
-    weights = beside_sink(chosen, logits, sink)
-    plain = sink is None and str(chosen) == "softmax"
+    weights = call.weights_for(logits[None])[0] if normalizer is None else normalizer(logits)
+    names = {group.normalizer for group in call.rule or ()} if normalizer is None else {normalizer}
+    plain = sink is None and all(str(one or "softmax") == "softmax" for one in names)
     return Rows(logits, weights, vectors, limit, softmax=plain, sink=sink is not None, sink_logits=sink)
+
+
+def parts_by_rule(call: AttentionCall) -> list[tuple[Heads, AttentionCall, Normalizer]]:
+    """The heads of a layer that share a normalizer, as calls of their own, with the normalizer."""
+    softmax = normalizers.normalizer("softmax")
+    if call.rule is None or len(call.rule) == 1:
+        return [(None, call, softmax if call.rule is None else call.rule[0].normalizer or softmax)]
+    return [(one.heads, call.of_heads(one.heads), one.normalizer or softmax) for one in call.rule]
+
+
+def vectors_of_heads(vectors: Tensor, heads: Heads, count: int) -> Tensor:
+    """The vectors (group, key, feature) of some of `count` heads."""
+    if heads is None or len(vectors) == 1:
+        return vectors
+    return vectors.repeat_interleave(count // len(vectors), 0)[list(heads)]
 
 
 def row_blocks(

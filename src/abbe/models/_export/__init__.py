@@ -22,10 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._errors import AbbeError
+from ..._errors import AbbeError, one_line
 from ..._files import finite
 from .._load import LoadedModel, load
-from .._load.sources import choose, one_line, quiet
+from .._load.sources import choose, quiet
 from .._network import dtype_name, evaluating
 from .._plan import FILE_PREFIX, Plan, What
 from .._session.modules import CARRIED_FILE

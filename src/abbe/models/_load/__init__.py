@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from ..._arguments import whole
-from ..._errors import AbbeError
+from ..._errors import AbbeError, one_line
 from ..._tensors import stored_bytes
 from .._network import (
     checked_network,
@@ -32,11 +32,13 @@ from .._network import (
     unwrapped,
 )
 from .._own import Loss, OwnNetwork, Run, class_name
+from .._plan import Plan, standing_plan
 from .._session.call import causal_flag
+from .._session.rule import SWAPPED
 from .device import DeviceLike, DeviceMap, DtypeLike, Placement, check_room, placement
 from .folder import check_folder, check_size, numbers_of, read_config, read_tokenizer, weight_bytes, weight_headers
 from .gguf import gguf_folder, read_gguf, read_header
-from .sources import NAME, NAMES, Kind, Source, choose, one_line, quiet, source
+from .sources import NAME, NAMES, Kind, Source, choose, quiet, source
 
 
 def wrap(
@@ -183,23 +185,39 @@ class LoadedModel:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 over names, shapes and bytes of all parameters, sorted by name; computed on first use."""
+        """sha256 over names, shapes and bytes of all weights, sorted by name; computed on first use."""
         digest = hashlib.sha256()
         parts = dict(self.network.named_modules())
         for name, parameter in sorted(self.network.named_parameters()):
+            if SWAPPED in name.split("."):
+                continue
             digest.update(f"{name} {tuple(parameter.shape)}\n".encode())
             owner, _, own_name = name.rpartition(".")
             with _weights_in_memory(parts[owner]):
                 _add_bytes(digest, getattr(parts[owner], own_name))
         return digest.hexdigest()
 
-    @cached_property
+    @property
+    def plan(self) -> Plan | None:
+        """The normalizers that it computes with now, by a swap, a plan in its folder or its name; None: softmax."""
+        return standing_plan(self.network)
+
+    @property
     def configuration(self) -> str:
-        """sha256 over all else that affects the numbers: settings, buffers and tokenizer."""
+        """sha256 over all else that affects the numbers: settings, buffers, tokenizer, and the normalizers in place."""
+        standing = self.plan
+        if standing is None:
+            return self._configuration
+        return hashlib.sha256(f"{self._configuration} {standing.fingerprint}".encode()).hexdigest()
+
+    @cached_property
+    def _configuration(self) -> str:
         network: Any = self.network
         settings = {key: value for key, value in network.config.to_dict().items() if key not in _NOT_SETTINGS}
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True, default=str).encode())
         for name, buffer in sorted(network.named_buffers()):
+            if SWAPPED in name.split("."):
+                continue
             digest.update(f"{name} {tuple(buffer.shape)}\n".encode())
             _add_bytes(digest, buffer)
         backend = getattr(self.tokenizer, "backend_tokenizer", None)

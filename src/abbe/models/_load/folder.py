@@ -21,8 +21,7 @@ import torch
 from torch import nn
 
 from ..._arguments import shown
-from ..._errors import AbbeError
-from .sources import one_line
+from ..._errors import AbbeError, one_line
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"  # in the order in which transformers looks
 ADAPTER = "adapter_config.json"

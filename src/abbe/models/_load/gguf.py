@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..._errors import AbbeError
+from ..._errors import AbbeError, one_line
 from ..._files import file_sha256
 from .folder import check_size, read_tokenizer
-from .sources import ABOUT, cache_folder, one_line
+from .sources import ABOUT, cache_folder
 
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")

@@ -14,7 +14,7 @@ from importlib import import_module, resources
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ..._errors import AbbeError
+from ..._errors import AbbeError, first_line, one_line
 
 Kind = Literal["decoder", "encoder", "encoder-decoder"]
 
@@ -34,21 +34,6 @@ def quiet() -> Iterator[None]:
         restore.callback(transformers.enable_progress_bar if enabled else transformers.disable_progress_bar)
         transformers.disable_progress_bar()
         yield
-
-
-@contextmanager
-def one_line(what: str) -> Iterator[None]:
-    """Turns an error of another library into an AbbeError: `what` failed, and the first line of the reason."""
-    try:
-        yield
-    except (AbbeError, MemoryError):
-        raise
-    except Exception as error:
-        raise AbbeError(f"{what}: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def choose(config: Any, where: str | Path, saved: str | None = None) -> tuple[str, Kind]:

@@ -439,15 +439,21 @@ class AttentionCall:
         if queries is None:
             queries = torch.arange(self.query.shape[-2], device=self.query.device)
         with full_precision(self.query):
-            if normalizer is None and self.rule is not None:
-                return self._by_rule(self.logits(queries), self.rule)
-            chosen = normalizers.normalizer("softmax" if normalizer is None else normalizer)
-            return beside_sink(chosen, self.logits(queries), self.sink)
+            if normalizer is None:
+                return self.weights_for(self.logits(queries))
+            return beside_sink(normalizers.normalizer(normalizer), self.logits(queries), self.sink)
 
     @torch.no_grad()
-    def _by_rule(self, logits: Tensor, rule: Rule) -> Tensor:
+    def weights_for(self, logits: Tensor) -> Tensor:
+        """The weights that the layer's own rule makes of these logits, with the sink, without gradients.
+
+        Args:
+            logits: (batch, heads, queries, keys).
+        """
+        if self.rule is None:
+            return beside_sink(normalizers.normalizer("softmax"), logits, self.sink)
         weights = torch.empty_like(logits)
-        for group in rule:
+        for group in self.rule:
             heads = list(group.heads)
             chosen = normalizers.normalizer("softmax") if group.normalizer is None else group.normalizer
             weights[:, heads] = beside_sink(chosen, logits[:, heads], None if self.sink is None else self.sink[heads])

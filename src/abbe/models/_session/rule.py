@@ -31,8 +31,9 @@ from .call import (
     take,
     take_of_each,
 )
-from .modules import CARRIED_NAME, LOADED_PREFIX, base_name
+from .modules import CARRIED_NAME, LOADED_PREFIX, base_name, configs_within
 
+SWAPPED = "abbe_normalizers"  # part of a swapped network that holds the normalizers
 GROUPS = "abbe_groups"  # of an attention module that was loaded with a plan: the normalizers of its heads
 _swapped: WeakKeyDictionary[nn.Module, Rule] = WeakKeyDictionary()  # by the swaps that are open
 
@@ -53,6 +54,12 @@ def standing_rule(module: nn.Module, heads: int) -> Rule | None:
 def rule_of(call: RawCall) -> Rule | None:
     """The rule by which a module computes a call now: that of a swap, of its folder or name, or of the call itself."""
     return standing_rule(call.module, call.query.shape[1]) or call.rule
+
+
+def has_rule(network: nn.Module) -> bool:
+    """Whether some module of a network may compute with anything but the model's own softmax."""
+    named = any((base_name(config) or "").startswith(LOADED_PREFIX) for config in configs_within(network))
+    return named or any(module in _swapped for module in network.modules())
 
 
 def put_rules(rules: Mapping[nn.Module, Rule], undo: ExitStack) -> None:

@@ -19,7 +19,15 @@ from ...measures import Rows, active_keys, bootstrap_interval, by_groups, disper
 from ...models import AttentionCall, LoadedModel, Window
 from ...normalizers import Normalizer
 from ...runs.inputs import Settings
-from ...runs.window import PassReader, query_positions, row_blocks, seeded, token_vectors
+from ...runs.window import (
+    PassReader,
+    parts_by_rule,
+    query_positions,
+    row_blocks,
+    seeded,
+    token_vectors,
+    vectors_of_heads,
+)
 from ...words.frames import EACH_HEAD, Frame, column
 from ...words.names import BASELINE
 
@@ -93,22 +101,27 @@ class AlternativesReader(PassReader):
         if vectors is None:
             return
         layer, positions = call.place, query_positions(call.query.shape[-2], self.settings, window)
-        directions = seeded(self.settings, window, f"directions of alternatives in layer {layer}")
         values = where_double(call.value[0].float())
-        for _, rows in row_blocks(call, positions, vectors):
-            for name, x in block_sums(rows, values, self.normalizers, directions).items():
-                before = self.sums.get(f"{layer}/{name}")
-                self.sums[f"{layer}/{name}"] = x if before is None else x + before
+        count = call.query.shape[1]
+        for heads, part, normalizer in parts_by_rule(call):
+            directions = seeded(self.settings, window, f"directions of alternatives in layer {layer}")
+            of_heads, some = (vectors_of_heads(x, heads, count) for x in (vectors, values))
+            for _, rows in row_blocks(part, positions, of_heads):
+                for name, x in block_sums(rows, some, normalizer, self.normalizers, directions).items():
+                    sums = self.sums.setdefault(f"{layer}/{name}", x.new_zeros(len(x), count))
+                    sums[:, slice(None) if heads is None else list(heads)] += x
 
 
 def _name(window: Window) -> str:
     return f"alternatives/{window.length}-{window.index}"
 
 
-def block_sums(baseline: Rows, values: Tensor, others: Sequence[Normalizer], generator: torch.Generator) -> Sums:
+def block_sums(
+    baseline: Rows, values: Tensor, own: Normalizer, others: Sequence[Normalizer], generator: torch.Generator
+) -> Sums:
     """Sums over the queries of a block for the baseline and the others, and the numbers of queries that count."""
     logits, listed = baseline.logits, list[Sums]()
-    for normalizer in (normalizers.normalizer("softmax"), *others):
+    for normalizer in (own, *others):
         rows = baseline
         if listed:
             rows = Rows(logits, normalizer(logits), baseline.vectors, softmax=str(normalizer) == "softmax")
@@ -137,8 +150,8 @@ def alternatives_table(
 ) -> pl.DataFrame:
     """From the sums of every window, (normalizer, head), to a row for every layer, head and normalizer.
 
-    The baseline is the model's softmax with its sinks, whatever the run's normalizer; an alternative replaces
-    both. Means are over queries, then over windows.
+    The baseline is the normalizer that the head computes with, with its sink, whatever the run's normalizer; an
+    alternative replaces both. Means are over queries, then over windows.
 
     separable: share of the weight on separable tokens, see `measures.separable_weight`; on the run's vectors.
     gain: separable minus the baseline's (there 0, without an interval); its interval is over paired windows.
