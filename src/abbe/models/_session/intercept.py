@@ -203,7 +203,9 @@ class Interception:
         is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
     ) -> Tensor:  # fmt: skip
         """A call of torch's function, whose first query sits at the first key."""
-        given = (query, key, value)
+        given = query, key, value
+        if any(x.is_nested for x in given):
+            raise AbbeError(f"unsupported: {self._where()} attends with nested tensors; give padded ones and a mask")
         queries, keys, heads = query.shape[-2], key.shape[-2], self._heads(query)
         mask, causal = attn_mask, is_causal and attn_mask is None
         if causal and not 1 < queries <= keys:
@@ -237,20 +239,22 @@ class Interception:
         self, given: tuple[Tensor, Tensor, Tensor], heads: int, mask: Tensor | None, causal: bool, options: Keywords
     ) -> RawCall:
         """The call with four dims everywhere; refused if it is of another form."""
-        module = self._stack[-1].module
-        where = f"{type(self.network).__name__} ({self.paths.get(module, type(module).__name__)})"
+        module, where = self._stack[-1].module, self._where()
         _refuse_checkpointed_function(where)
         grouped = given[0].dim() > 3
-        batches = {x.shape[: -3 if grouped else -2] for x in given if not x.is_nested}
-        key_heads = [x.shape[-3] if grouped else heads for x in given[1:] if not x.is_nested]
-        if len(batches) != 1 or len(key_heads) != 2 or key_heads[0] != key_heads[1] or heads % key_heads[0]:
-            shapes = "nested" if given[0].is_nested else [tuple(x.shape) for x in given]
+        batches = {x.shape[: -3 if grouped else -2] for x in given}
+        key_heads = [x.shape[-3] if grouped else heads for x in given[1:]]
+        if len(batches) > 1 or key_heads[0] != key_heads[1] or heads % key_heads[0]:
             raise AbbeError(
-                f"unsupported: {where} attends with tensors that are {shapes}; give query, key and value the same "
-                "batch, key and value the same heads, and pad them"
+                f"unsupported: {where} attends with tensors of shapes {[tuple(x.shape) for x in given]}; give query, "
+                "key and value the same batch, and key and value the same heads"
             )
         query, key, value = (_folded(x, n) for x, n in zip(given, (heads, *key_heads), strict=True))
         return RawCall(where, module, query, key, value, _folded_table(mask, given[0], heads), causal, options)
+
+    def _where(self) -> str:
+        module = self._stack[-1].module
+        return f"{type(self.network).__name__} ({self.paths.get(module, type(module).__name__)})"
 
     def _heads(self, query: Tensor) -> int:
         """Of three dims, the first is the batch, or, as in older code, batch x heads if the module says how many."""

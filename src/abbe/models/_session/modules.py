@@ -34,7 +34,7 @@ class Layers:
 
     def begin_pass(self, prefix: str) -> None:
         """The part of the model at this path starts a forward pass."""
-        for call in [call for call in self._calls if not prefix or call[0].startswith(f"{prefix}.")]:
+        for call in [call for call in self._calls if not prefix or f"{call[0]}.".startswith(f"{prefix}.")]:
             del self._calls[call]
 
     def enter(self, name: str, kind: Literal["self", "cross"]) -> tuple[LayerKey, int, int]:

@@ -176,7 +176,7 @@ def unseen(network: nn.Module) -> AbbeError:
     more = f" and {len(like) - _LISTED} more" if len(like) > _LISTED else ""
     named = f" ({', '.join(like[:_LISTED])}{more} look like attention)" if like else ""
     return AbbeError(
-        f"unsupported: {type(network).__name__} called none of {FUNCTIONS}{named}, so its attention is not seen; put "
+        f"unsupported: {type(network).__name__} calls none of {FUNCTIONS}{named}, so its attention is not seen; put "
         "abbe.attention(q, k, v, causal=True) in place of softmax(q k^T) v: the page 'Your own network' has the lines"
     )
 
