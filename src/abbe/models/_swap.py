@@ -24,7 +24,7 @@ from ._own import session_of
 from ._plan import Plan, What, as_module
 from ._session.call import AttentionCall, HeadGroup, RawCall, Rule
 from ._session.modules import SWAP_PREFIX
-from ._session.rule import SWAPPED, attention_by, first_weights, standing_rule
+from ._session.rule import SWAPPED, attention_by, first_weights, in_full, standing_rule
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 _FAILURE = (
@@ -183,7 +183,7 @@ class Swap:
         if self._learning and not torch.compiler.is_compiling():
             self._say_if_frozen(raw)
         if self._listeners and trial is None and not raw.again:
-            _, call = self._session.read(raw, rule)
+            _, call = self._session.read(raw, in_full(rule, raw))
             for listener in self._listeners:
                 listener(call.for_measures(), partial(first_weights, call))
         output = attention_by(raw, rule)

@@ -53,7 +53,18 @@ def standing_rule(module: nn.Module, heads: int) -> Rule | None:
 
 def rule_of(call: RawCall) -> Rule | None:
     """The rule by which a module computes a call now: that of a swap, of its folder or name, or of the call itself."""
-    return standing_rule(call.module, call.query.shape[1]) or call.rule
+    return in_full(standing_rule(call.module, call.query.shape[1]), call)
+
+
+def in_full(rule: Rule | None, call: RawCall) -> Rule | None:
+    """A rule in which heads that keep the module's own attention have the normalizer of the call."""
+    if rule is None or call.rule is None:
+        return rule or call.rule
+    own = call.rule[0].normalizer
+    of_some = any(one.normalizer is None and len(one.heads) < call.query.shape[1] for one in rule)
+    if own is not None and of_some and any(part._given.get("heads", 1) > 1 for part in parts_of(own)):
+        raise AbbeError(f"{call.where} computes with {own}, which has a value for each head: swap all of them, or none")
+    return tuple(replace(one, normalizer=one.normalizer or own) for one in rule)
 
 
 def has_rule(network: nn.Module) -> bool:
