@@ -79,7 +79,8 @@ def _attend(call: RawCall) -> Tensor:
             f"{call.where} has no plan: load the model with from_pretrained, from the folder that `abbe export` wrote"
         )
     for group in rule:
-        if group.normalizer is not None:
+        learned = None if group.normalizer is None else next(group.normalizer.parameters(), None)
+        if group.normalizer is not None and learned is not None and learned.device != call.query.device:
             group.normalizer.to(call.query.device)  # normalizers are no part of the network, which may have moved
     if not call.in_order:
         refuse_order(rule, f"and {call.where} is an encoder's or a cross attention")

@@ -46,9 +46,7 @@ def standing_rule(module: nn.Module, heads: int) -> Rule | None:
     if name == CARRIED_NAME:
         carried: Rule | None = module.__dict__.get(GROUPS)
         return carried
-    if name.startswith(LOADED_PREFIX):
-        return named_rule(usual_specs()[name.removeprefix(LOADED_PREFIX)], heads)
-    return None
+    return _named_rule(name, heads) if name.startswith(LOADED_PREFIX) else None
 
 
 def rule_of(call: RawCall) -> Rule | None:
@@ -87,8 +85,8 @@ def put(held: MutableMapping[Any, Any], key: object, value: object, undo: ExitSt
 
 
 @lru_cache(maxsize=256)
-def named_rule(spec: str, heads: int) -> Rule:
-    return (HeadGroup("*", tuple(range(heads)), normalizer(spec)),)
+def _named_rule(name: str, heads: int) -> Rule:
+    return (HeadGroup("*", tuple(range(heads)), normalizer(usual_specs()[name.removeprefix(LOADED_PREFIX)])),)
 
 
 # One token has this many logits in a text of some hundred, and generation calls often: loading the kernels pays off.
