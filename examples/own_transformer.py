@@ -4,8 +4,8 @@
 # A small character model, written from scratch in plain torch. The one line that differs from a textbook is the call
 # of `abbe.attention`, which takes any of abbe's normalizers by name, differentiates through it, and never stores the
 # matrix of weights. **What does a sparse normalizer change when it is trained with from the start?** The same network
-# is trained with softmax, with entmax-1.5 and with entmax whose alpha every head learns; a tap looks at the weights, and
-# a report measures every head of the last one.
+# is trained with softmax, with entmax-1.5 and with entmax whose alpha every head learns; a tap looks at the weights,
+# and a report measures every head of the last one.
 #
 # `python examples/own_transformer.py --out FOLDER` takes about a minute on two cores.
 

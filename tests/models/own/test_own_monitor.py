@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from own_networks import HEADS, WIDTH, VOCABULARY, Block, Decoder, by_abbe, as_written, by_hand, decoder
+from own_networks import HEADS, VOCABULARY, WIDTH, Block, Decoder, as_written, by_abbe, by_hand, decoder
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 import torch
 import torch.nn.functional as F
+from cli_runs import run_main
 from own_networks import CONTEXT, HEADS, VOCABULARY, Decoder, as_written, by_abbe, by_hand, decoder, encoder, ids
 from safetensors.torch import save_file
 from tiny_models import llama
@@ -47,7 +48,9 @@ def test_diagnose_measures_what_the_weights_are(network: Decoder) -> None:
             network(stream()[None, place["start"] : place["end"]])
         effective.append(torch.stack([1 / layer.double().square().sum(-1) for layer in weights]).mean(-1))
     expected = torch.stack(effective).mean(0).flatten().tolist()
-    rows = run.table.filter((pl.col("measure") == "effective_tokens") & pl.col("layer").is_not_null()).sort("layer", "head")
+    rows = run.table.filter((pl.col("measure") == "effective_tokens") & pl.col("layer").is_not_null()).sort(
+        "layer", "head"
+    )
     assert rows["value"].to_list() == pytest.approx(expected, rel=1e-5)
 
 
@@ -70,7 +73,7 @@ def test_a_report_with_its_page(network: Decoder, tmp_path: Path) -> None:
     assert "token ids, 2,000 tokens" in page
     again = abbe.report(network, tokens=stream(), folder=tmp_path / "run", **QUICK)
     assert again.table.equals(report.table)
-    with pytest.raises(AbbeError, match="holds another run|another"):
+    with pytest.raises(AbbeError, match="another"):
         abbe.report(network, tokens=stream().flip(0), folder=tmp_path / "run", **QUICK)
 
 
@@ -188,12 +191,27 @@ def test_forms_of_token_ids(tmp_path: Path) -> None:
     np.save(tmp_path / "ids.npy", expected.numpy().astype(np.uint16))
     save_file({"ids": expected.int()}, tmp_path / "ids.safetensors")
     forms = [
-        expected, expected.int(), expected.numpy(), expected.tolist(), expected.view(3, 20), expected.view(3, 20).tolist(),
-        [expected[:7], expected[7:]], str(tmp_path / "ids.npy"), tmp_path / "ids.safetensors",
+        expected, expected.int(), expected.numpy(), expected.tolist(), expected.view(3, 20),
+        expected.view(3, 20).tolist(), [expected[:7], expected[7:]], str(tmp_path / "ids.npy"),
+        tmp_path / "ids.safetensors",
     ]  # fmt: skip
     for form in forms:
         assert torch.equal(read_tokens(form).ids, expected)
     assert len({read_tokens(form).fingerprint for form in forms}) == 1
+
+
+def test_the_command_line_takes_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "ids.npy", np.arange(200) % 97)
+    out = str(tmp_path / "run")
+    quick = ["--lengths", "32", "--windows", "2", "--queries", "4", "--quiet", "--out", out]
+    assert run_main(monkeypatch, "diagnose", "embedded", "--tokens", tmp_path / "ids.npy", *quick) == 0
+    assert abbe.open(out).manifest["text"] == {
+        "name": "ids.npy", "tokens": 200, "fingerprint": read_tokens(tmp_path / "ids.npy").fingerprint,
+    }  # fmt: skip
+    assert run_main(monkeypatch, "diagnose", "embedded", "--tokens", "none.npy", *quick) == 2
+    assert "there is no file none.npy" in capsys.readouterr().err
 
 
 def test_a_transformers_network_without_a_tokenizer() -> None:
@@ -201,7 +219,7 @@ def test_a_transformers_network_without_a_tokenizer() -> None:
     vocabulary = network.config.vocab_size
     run = abbe.diagnose(network, tokens=torch.arange(500) % vocabulary, **QUICK)
     assert run.manifest["text"]["tokens"] == 500
-    with pytest.raises(AbbeError, match="holds the id .*, but .* knows only"):
+    with pytest.raises(AbbeError, match=r"holds the id .*, but .* knows only"):
         abbe.diagnose(network, tokens=torch.arange(500) + vocabulary, **QUICK)
 
 
@@ -237,7 +255,7 @@ def test_bad_files_and_calls(network: Decoder, tmp_path: Path) -> None:
             abbe.diagnose(network, **options, **QUICK)
     with pytest.raises(AbbeError, match="there is no tokenizer for a text"):
         abbe.diagnose(wrap(network), **QUICK)
-    with pytest.raises(AbbeError, match="loss=... is for a network in memory"):
+    with pytest.raises(AbbeError, match=r"loss=\.\.\. is for a network in memory"):
         abbe.diagnose("embedded", loss=lambda network, tokens: tokens, **QUICK)
     with pytest.raises(AbbeError, match="calls none of"):
         abbe.diagnose(as_written(network, by_hand), tokens=ids(), **QUICK)

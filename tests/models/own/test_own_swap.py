@@ -151,7 +151,9 @@ class Unstated(CausalAttention):
 
 def test_inputs_show_layers_that_classes_do_not() -> None:
     network, x = decoder(Unstated), ids()
-    with pytest.raises(AbbeError, match=r"Decoder \(blocks\.0\.attn\) does not say how many heads it has: give inputs="):
+    with pytest.raises(
+        AbbeError, match=r"Decoder \(blocks\.0\.attn\) does not say how many heads it has: give inputs="
+    ):
         swap(network, "sparsemax")
     for inputs in (x, (x,), {"ids": x}):
         with swap(network, "sparsemax", inputs=inputs) as swapped:
@@ -289,6 +291,6 @@ def test_an_exception_restores_everything() -> None:
     with pytest.raises(RuntimeError), swap(network, "sparsemax"):
         network(x.float())
     assert torch.equal(network(x), plain)
-    with pytest.raises(AbbeError, match="did you mean|unknown"):
+    with pytest.raises(AbbeError, match="sparsmax"):
         swap(network, "sparsmax")
     assert torch.equal(network(x), plain)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
