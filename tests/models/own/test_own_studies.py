@@ -77,6 +77,18 @@ def test_a_report_with_its_page(network: Decoder, tmp_path: Path) -> None:
         abbe.report(network, tokens=stream().flip(0), folder=tmp_path / "run", **QUICK)
 
 
+def test_next_steps_are_python() -> None:
+    """No command can name a network in memory; here it selects, and its loss is said to be low."""
+    options = QUICK | {"lengths": [16, 32], "tokens": stream(), "loss": lambda network, ids: ids[:, 1:] * 0.0}
+    report = abbe.report(decoder(scale=12.0), **options)
+    commands = [step.command for step in report.next_steps()]
+    assert (
+        "abbe.report(network, tokens=tokens, windows=8, lengths=[16, 32], queries=4, folder='abbe-report-8-windows')"
+        in (commands)
+    )
+    assert "abbe.capacity(network, tokens=tokens, lengths=32, layers=False)" in commands
+
+
 def test_capacity_and_comparison(network: Decoder) -> None:
     small = {"windows": 2, "progress": False, "tokens": stream()}
     capacity = abbe.capacity(network, lengths=32, grid="coarse", layers=False, queries=4, **small)
