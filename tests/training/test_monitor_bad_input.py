@@ -48,11 +48,11 @@ def test_models_without_readable_attention() -> None:
         assert "\n" not in str(error.value)
 
 
-def test_a_second_monitor_or_a_swap_is_refused() -> None:
+def test_a_second_monitor_or_a_tap_is_refused() -> None:
     network = gpt2()
     with abbe.Monitor(network), pytest.raises(AbbeError, match="has a monitor already"):
         abbe.Monitor(network)
-    with abbe.swap(network, "sparsemax"), pytest.raises(AbbeError, match="has other normalizers swapped in"):
+    with abbe.tap(network), pytest.raises(AbbeError, match="is tapped already"):
         abbe.Monitor(network)
     with abbe.Monitor(network):
         pass

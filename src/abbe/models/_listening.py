@@ -235,6 +235,7 @@ class Listener:
         self._numbers: dict[nn.Module, int] = {}  # number of the layer that a module last was
         self._undo: ExitStack | None = None
         self._undo_inner = ExitStack()  # steps that can also be undone in the middle of a pass
+        self._functions = ExitStack()  # gives the network its own attention functions back
         self._consumer: Consumer | None = None
         self._depth, self._reading = 0, False
         self._captured: list[HeardCall] | None = None
@@ -268,7 +269,8 @@ class Listener:
 
     def _watch(self, network: nn.Module, undo: ExitStack, inner: ExitStack) -> None:
         """See the calls of a transformers model, and where its passes begin and end."""
-        _replace_functions(network, self._function, inner)
+        _replace_functions(network, self._function, self._functions)
+        inner.callback(lambda: self._functions.close())
         see_input = Hook(self._see_input)
         for module in self.modules:
             inner.callback(module.register_forward_pre_hook(see_input, with_kwargs=True).remove)
@@ -382,6 +384,15 @@ class Listener:
         if path == self.modules[self.network]:
             self._end(self.network, (), output)
 
+    def _follow(self) -> None:
+        """Hear a network whose attention was replaced since: a swap began or ended between two steps."""
+        names = [config._attn_implementation for config in configs_within(self.network)]
+        if all(name is None or isinstance(name, OwnName) for name in names):
+            return
+        with lock, suppress(AbbeError):  # under a tap nothing is heard
+            self._functions.close()
+            _replace_functions(self.network, self._function, self._functions)
+
     def _see_input(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self._inputs[module] = args, kwargs
 
@@ -391,6 +402,8 @@ class Listener:
             # Not `part.training`: Lightning trains what `from_pretrained` gives in evaluation mode.
             self._reading = torch.is_grad_enabled()
             self._numbers.clear()
+            if self._reading:
+                self._follow()
             if self._reading and self._consumer is not None:
                 self._consumer.begin_pass(kwargs)
         if self._reading:

@@ -182,7 +182,7 @@ def _key_numbers(training: Training) -> list[tuple[str, str, str]]:
 # -- Figure -----------------------------------------------------------------------------------------------------------
 
 _LINES = (("loss", "loss"), ("learning_rate", "learning rate"))
-_SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "gradient_ratio")
+_SHOWN = ("entropy", "max_logit", "logit_change", "separability", "saturated", "gradient_ratio", "learned")
 _LOGARITHMIC = ("max_logit", "logit_change", "gradient_ratio")
 
 

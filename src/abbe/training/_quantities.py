@@ -48,7 +48,7 @@ QUANTITIES = (
     Quantity("logit_change_max", "largest change of a logit by the update", "logits",
              "high means that one step moves some score a lot, low that it moves none"),
     Quantity("max_weight", "largest weight", "weight", "high means that one key stands out, low that none does",
-             "tight, from the range of the logits", "1/n"),
+             "tight, from the range of the logits; for softmax only", "1/n"),
     Quantity("sink_mass", "weight on the first key", "weight",
              "high means that the first visible key serves as a sink, low that it does not",
              "that of the largest weight", "1/n"),
@@ -57,11 +57,11 @@ QUANTITIES = (
              "random set"),
     Quantity("sensitivity_worst_mean", "sensitivity, worst direction: mean", "weight per logit",
              "high means that some small change of the logits moves the weights a lot, low that none does",
-             "Lipschitz constant, 1/2"),
+             "Lipschitz constant; 1/2 for softmax"),
     Quantity("sensitivity_worst_max", "sensitivity, worst direction: largest row", "weight per logit",
-             "high means that a row is easily moved, low that none is", "Lipschitz constant, 1/2"),
+             "high means that a row is easily moved, low that none is", "Lipschitz constant; 1/2 for softmax"),
     Quantity("saturated", f"rows with a weight above {SATURATED:g}", "share",
-             "high means that softmax passes hardly any gradient to the logits, low that it does"),
+             "high means that the normalizer passes hardly any gradient to the logits, low that it does"),
     *(Quantity(f"{part}_gradient", f"gradient norm of the {parts}", f"loss per {part}",
                f"high means that the loss changes with the {parts}, low that the head learns nothing by them")
       for part, parts in (("query", "queries"), ("key", "keys"), ("value", "values"))),
@@ -69,6 +69,8 @@ QUANTITIES = (
              "high means that the head learns where to look, low that it only learns what to copy"),
     Quantity("nonfinite", "rows with NaN or infinite logits or values; 1 for a gradient that is not finite", "share",
              "high means that numbers overflowed, low (0) that all are finite"),
+    Quantity("learned", "learned value of the normalizer", "value",
+             "what high and low mean depends on the option: a high alpha is sparse, a high temperature flat"),
 )  # fmt: skip
 
 
@@ -76,7 +78,8 @@ def list_quantities() -> tuple[Quantity, ...]:
     """Everything that a monitor measures of a head: its unit, limit and control, and what high and low mean.
 
     Returns:
-        One entry each, in the order of the tables. A set size follows the name after "@": "separability@N=20".
+        One entry each, in the order of the tables. A set size follows the name after "@": "separability@N=20", and so
+        does the option of a normalizer that is learned: "learned@alpha".
 
     Examples:
         >>> quantity = abbe.training.list_quantities()[0]
@@ -87,8 +90,8 @@ def list_quantities() -> tuple[Quantity, ...]:
 
 
 def tracker_name(measure: str) -> str:
-    """A measure as trackers name it: "separability_20" for "separability@N=20"."""
-    return measure.replace("@N=", "_")
+    """A measure as trackers name it: "separability_20" for "separability@N=20", "learned_alpha" for "learned@alpha"."""
+    return measure.replace("@N=", "_").replace("@", "_")
 
 
 Grid = list[list[float]]  # by layer and head; NaN where nothing was measured

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .._attention.engine import beside_sink
 from .._errors import AbbeError
 from .._tensors import generator_named, where_double
 from ..measures import (
@@ -33,11 +34,12 @@ from ..measures import (
     update,
 )
 from ..models import HeardCall, Listener, self_check_tolerance
-from ..normalizers import Normalizer, Softmax
-from ..runs.window import one_per_stretch
+from ..normalizers import Learned, Normalizer
+from ..runs.window import Heads, one_per_stretch, parts_by_rule
 from ._quantities import PARTS, QUANTITIES, SATURATED, Grid, Measured, Values
 
 _BLOCK = 1 << 20  # logits measured at once; the measures need some hundred bytes for each
+_LEARNED = "learned@"  # before the name of an option whose value a normalizer learns
 _OF_WEIGHTS = ("entropy", "effective_tokens", "max_weight", "sink_mass")
 
 
@@ -69,19 +71,53 @@ def read_rows(
     """Sums over these rows of all sequences, by head; `real` (batch, length) is False for padding."""
     batch, heads, keys = call.query.shape[0], call.query.shape[1], call.key.shape[-2]
     at_once = max(1, _BLOCK // (heads * len(positions) * keys))
+    if any(one.normalizer is not None and one.normalizer.learned for one in call.rule or ()):
+        at_once = 1  # values per head belong to the heads of one sequence
     chance = _random_draws(seed, step, call.layer, len(positions), heads, min(sizes[-1], keys))
-    state: State = {}
+    states: dict[Heads, State] = {}
     for start in range(0, batch, at_once):
         block = call.rows(positions, start, start + at_once)
         device = block.query.device
-        logits, values = block.logits(torch.arange(len(positions))).float(), block.value.float()
-        sink = None if block.sink is None else where_double(block.sink.float())
         counted = None
         if real is not None:
             counted = where_double(real[start : start + at_once].to(device)[:, positions.to(device)])
-        doubles = where_double(logits), where_double(values)
-        state = update(state, row_readings(*doubles, counted, sizes, chance, sink=sink, normalizer=Softmax()))
-    return state
+        for some, part, normalizer in parts_by_rule(block):
+            logits, values = part.logits(torch.arange(len(positions))).float(), part.value.float()
+            sink = None if part.sink is None else where_double(part.sink.float())
+            drawn = chance if some is None else chance[:, list(some)]
+            doubles = where_double(logits), where_double(values)
+            readings = row_readings(*doubles, counted, sizes, drawn, sink=sink, normalizer=normalizer)
+            states[some] = update(states.get(some, {}), readings)
+    return _of_all_heads(states) | _learned(call)
+
+
+def _of_all_heads(states: Mapping[Heads, State]) -> State:
+    """The sums of groups of heads side by side, in the order of the heads; NaN where a group has no such sum."""
+    if None in states:
+        return states[None]
+    order = torch.tensor([head for heads in states for head in heads or ()])
+    names = dict.fromkeys(name for state in states.values() for name in state)
+    joined: State = {}
+    for name in names:
+        like = next(state[name] for state in states.values() if name in state)
+        parts = [
+            state[name] if name in state else like.new_full((len(heads or ()), *like.shape[1:]), torch.nan)
+            for heads, state in states.items()
+        ]
+        joined[name] = torch.cat(parts)[order.argsort().to(like.device)]
+    return joined
+
+
+def _learned(call: HeardCall) -> State:
+    """The learned values of the normalizers of a layer by head, by the names of their options."""
+    values: State = {}
+    for group in call.rule or ():
+        for path, part in () if group.normalizer is None else group.normalizer.named_modules():
+            if isinstance(part, Learned):
+                name = f"{_LEARNED}{path.replace('learned.', '')}/largest"
+                of_heads = values.setdefault(name, torch.full((call.query.shape[1],), -torch.inf, dtype=torch.float64))
+                of_heads[list(group.heads)] = part.value().detach().double().cpu().flatten()
+    return values
 
 
 def row_readings(
@@ -90,7 +126,7 @@ def row_readings(
 ) -> dict[str, Reading | Largest]:  # fmt: skip
     """Measures of logits (batch, head, query, key), -inf for hidden keys, and values (batch, key head, key, feature).
 
-    `real` (batch, query) is False for padding; `chance` (query, head, size) draws the random sets; softmax may have
+    `real` (batch, query) is False for padding; `chance` (query, head, size) draws the random sets; there may be
     learned logits `sink` (head,).
     """
     batch, heads, queries = logits.shape[:3]
@@ -155,10 +191,12 @@ def _rows(logits: Tensor, values: Tensor, sink: Tensor | None, normalizer: Norma
     sinks = sink.repeat(len(logits))
     with_sink = torch.cat([flat, sinks[:, None, None].expand(-1, flat.shape[1], 1)], -1)
     weights = torch.softmax(with_sink, -1)[..., :-1].contiguous()
+    if str(normalizer) != "softmax":
+        weights = beside_sink(normalizer, logits, sink).flatten(0, 1).contiguous()
     return Rows(flat, weights, vectors, sink=True, sink_logits=sinks)
 
 
-def self_check(call: HeardCall, positions: Tensor) -> float | None:
+def self_check(call: HeardCall, positions: Tensor, autocast: torch.dtype | None) -> float | None:
     """How far the attention of the first sequence's rows, rebuilt from the reading, is from what the model computed.
 
     Relative to the standard deviation of the output; None with dropout, which makes the output random. Too large a
@@ -178,7 +216,9 @@ def self_check(call: HeardCall, positions: Tensor) -> float | None:
     differences = (computed[positions.to(computed.device)] - rebuilt)[seen].abs()
     # Outputs that are all equal have no spread to be relative to: any difference from them is then too large.
     error = float(differences.max() / computed.std().clamp(min=1e-12)) if bool(seen.any()) else 0.0
-    allowed = max(self_check_tolerance(x.dtype) for x in (call.query, call.value, output))
+    # Some heads may have computed in the type of autocast, even if others made the output of the layer float32.
+    dtypes = {x.dtype for x in (call.query, call.value, output)} | (set() if autocast is None else {autocast})
+    allowed = max(map(self_check_tolerance, dtypes))
     if not error <= allowed:
         raise AbbeError(
             f"self-check failed: attention rebuilt from {call.name} differs from the model's by {error:.2g} of its "
@@ -366,7 +406,7 @@ class StepReading:
             states[call.layer] = merge(states.get(call.layer, {}), state)
             self._heads[call.layer] = call.query.shape[1]
             if not self.passes:  # of the passes before the first backward pass, the last one is kept
-                if self._check and (error := self_check(call, positions)) is not None:
+                if self._check and (error := self_check(call, positions, half)) is not None:
                     self.error = max(error, self.error or 0.0)
                 if self._keep:
                     self._inputs[call.layer] = _inputs_of(call, positions, half)
@@ -414,12 +454,15 @@ def values_of(states: Mapping[int, State]) -> Values:
 
 
 def _layer_measures(state: State) -> dict[str, _Parts]:
-    means = {name: x for name, x in state.items() if name.rpartition("/")[0] not in _NOT_MEANS}
+    learned = {name.rpartition("/")[0]: x for name, x in state.items() if name.startswith(_LEARNED)}
+    not_means = {*_NOT_MEANS, *learned}
+    means = {name: x for name, x in state.items() if name.rpartition("/")[0] not in not_means}
     measures: dict[str, _Parts] = {name: (x.value, x.limit, x.control) for name, x in compute(means).items()}
     plain: dict[str, Tensor] = {}  # without limit and control
     for name in ("max_logit", "sensitivity_worst_max"):
         largest = state[f"{name}/largest"]
         plain[name] = torch.where(largest > -torch.inf, largest, torch.nan)
+    plain |= {name: torch.where(x > -torch.inf, x, torch.nan) for name, x in learned.items()}
     entries = state["logit_change/entries"]
     if bool((entries > 0).any()):
         plain["logit_change"] = torch.sqrt(state["logit_change/squares"] / torch.where(entries > 0, entries, torch.nan))

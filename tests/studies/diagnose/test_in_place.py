@@ -129,11 +129,12 @@ def test_the_sensitivity_beside_a_learned_sink_is_that_of_its_jacobian(spec: str
         for query in range(3):
             seen = int((logits[head, query] > -torch.inf).sum())
             steps = 1e-6 * torch.eye(7, dtype=torch.float64)[:seen]
-            columns = [
-                (weights(logits.index_put((torch.tensor(head), torch.tensor(query)), logits[head, query] + step))
-                 - weights(logits.index_put((torch.tensor(head), torch.tensor(query)), logits[head, query] - step)))[head, query] / 2e-6
-                for step in steps
-            ]  # fmt: skip
+            place = torch.tensor(head), torch.tensor(query)
+            up, down = (
+                [weights(logits.index_put(place, logits[place] + sign * step))[place] for step in steps]
+                for sign in (1, -1)
+            )
+            columns = [(one - other) / 2e-6 for one, other in zip(up, down, strict=True)]
             norm = torch.linalg.matrix_norm(torch.stack(columns), 2)
             assert float(reading.value[head, query]) == pytest.approx(float(norm), rel=1e-4, abs=1e-6)
             assert reading.limit is not None

@@ -189,7 +189,9 @@ class PrivateConfigs:
         for (_, _, held), (_, _, private) in zip(self._held, self._private, strict=True):
             for part, own in zip(_with_parts(private), _with_parts(held), strict=True):
                 if id(part) not in self._names:
-                    self._names[id(part)] = part, own._attn_implementation, own_name(own)
+                    before = own._attn_implementation
+                    before = None if before is None else str(before)  # a plain name, also while a monitor listens
+                    self._names[id(part)] = part, before, own_name(own)
                     _without[id(part)] = base_name(own)
                     undo.callback(_without.pop, id(part))
         for part, _, _ in self._names.values():
