@@ -4,7 +4,8 @@
 # A small character model, written from scratch in plain torch. The one line that differs from a textbook is the call
 # of `abbe.attention`, which takes any of abbe's normalizers by name, differentiates through it, and never stores the
 # matrix of weights. **What does a sparse normalizer change when it is trained with from the start?** The same network
-# is trained with softmax, with entmax-1.5 and with entmax whose alpha every head learns.
+# is trained with softmax, with entmax-1.5 and with entmax whose alpha every head learns; a tap looks at the weights,
+# and a report measures every head of the last one.
 #
 # `python examples/own_transformer.py --out FOLDER` takes about a minute on two cores.
 
@@ -34,7 +35,8 @@ LAYERS, HEADS, WIDTH, BATCH = 2, 4, 64, 16
 # ## The network
 #
 # A normalizer is an `nn.Module`, so one with parameters (here an alpha per head) is trained, saved and moved like any
-# other part of the network. Call `abbe.attention(..., return_weights=True)` only to look at the weights.
+# other part of the network. With `F.scaled_dot_product_attention` or `nn.MultiheadAttention` in its place, all that
+# follows is the same.
 
 # %%
 
@@ -50,19 +52,11 @@ class Block(nn.Module):
         self.perceptron = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
 
     def forward(self, x: Tensor) -> Tensor:
-        query, key, value = self.heads(x)
+        parts = self.queries_keys_values(self.first(x)).chunk(3, -1)
+        query, key, value = (part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
         attended = abbe.attention(query, key, value, self.normalizer, causal=True)
         x = x + self.output(attended.transpose(1, 2).flatten(2))
         return x + self.perceptron(self.second(x))
-
-    def heads(self, x: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values, each (batch, head, position, feature)."""
-        parts = self.queries_keys_values(self.first(x)).chunk(3, -1)
-        return tuple(part.unflatten(-1, (HEADS, -1)).transpose(1, 2) for part in parts)
-
-    def weights(self, x: Tensor) -> Tensor:
-        """(batch, head, query, key), to look at."""
-        return abbe.attention(*self.heads(x), self.normalizer, causal=True, return_weights=True)[1]
 
 
 class Network(nn.Module):
@@ -105,9 +99,26 @@ def loss_on(network: Network, sequences: Tensor) -> Tensor:
 # %% [markdown]
 # ## Training
 #
-# The same first weights, the same batches, the same rate: only the normalizer differs.
+# The same first weights, the same batches, the same rate: only the normalizer differs. A tap passes on what every layer
+# computes with: from that, the share of visible keys whose weight is exactly 0.
 
 # %%
+
+
+def zeros_of(network: Network, sequences: Tensor) -> float:
+    shares: list[Tensor] = []
+
+    def look(call: abbe.models.AttentionCall) -> None:
+        weights, visible = call.weights(), call.visible(torch.arange(sequences.shape[1]))
+        shares.append(((weights == 0) & visible).sum() / visible.expand_as(weights).sum())
+
+    with abbe.tap(network.eval()) as tap, torch.no_grad():
+        tap.check(sequences)  # the calls give the network's output
+        tap.listen(look)
+        network(sequences)
+    return float(torch.stack(shares).mean())
+
+
 NORMALIZERS = {
     "softmax": "softmax",
     "entmax-1.5": "entmax:alpha=1.5,learn=false",
@@ -131,22 +142,25 @@ for name, spec in NORMALIZERS.items():
             curves.append({"normalizer": name, "step": step, "loss": unseen})
     seconds = time.perf_counter() - begun
 
-    with torch.no_grad():
-        sequences = batch(new, torch.Generator().manual_seed(3))[:, :-1]
-        x = network.symbols(sequences) + network.places.weight
-        zeros = []
-        for block in network.blocks:
-            weights = block.weights(x)
-            visible = torch.ones_like(weights, dtype=torch.bool).tril()
-            zeros.append(((weights == 0) & visible).sum().item() / visible.sum().item())
-            x = block(x)
-    looks.append({"normalizer": name, "zeros": sum(zeros) / LAYERS, "loss": unseen, "seconds": seconds})
+    zeros = zeros_of(network, batch(new, torch.Generator().manual_seed(3))[:, :-1])
+    looks.append({"normalizer": name, "zeros": zeros, "loss": unseen, "seconds": seconds})
     print(f"{name}: loss on new text {unseen:.3f}, exact zeros {looks[-1]['zeros']:.0%}, {seconds:.0f} s")
 
 learned = networks["entmax, learned alpha"]
 print("alphas that the heads learned, by layer:")
 for number, block in enumerate(learned.blocks):
     print(f"  layer {number}: {', '.join(f'{alpha:.2f}' for alpha in block.normalizer.alpha)}")
+
+# %% [markdown]
+# ## The report
+#
+# As for a model of transformers, with token ids in place of a text. The network tells no context: `wrap` is told.
+
+# %%
+model = abbe.models.wrap(learned, name="own transformer", context=options.context)
+lengths = [options.context // 4, options.context // 2, options.context]
+report = abbe.report(model, tokens=new, lengths=lengths, windows=4, folder=options.out / "report", progress=False)
+print(f"report: {report.answer.sentence}")
 
 # %% [markdown]
 # ## The picture

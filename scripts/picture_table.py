@@ -98,6 +98,7 @@ PICTURES = (
     Picture("page-lift.png", "lift_and_export", screen("lift.html", height=1000)),
     Picture("page-diff.png", "diff", screen("diff/diff.html", height=1000)),
     Picture("page-train.png", "lab", screen("train.html", height=1000)),
+    Picture("page-own.png", "own_transformer", screen("report/report.html", height=800)),
     Picture("page-watch.png", "watch_trainer", screen("too-fast.html", height=1000)),
     Picture("page-smollm2.png", "smollm2", screen("report.html", height=800)),
     Picture("page-smollm2-heads.png", "smollm2", screen("report.html", part="#heads .map-box", height=900)),

@@ -28,8 +28,8 @@ ALLOWED = {
     "--num-fewshot": {"0"},
 }
 NO_NUMBERS = (
-    "--text", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--device", "--dtype",
-    "--device-map", "--plan",
+    "--text", "--tokens", "--with", "--out", "--figures", "--html", "--vectors", "--way", "--figure", "--device",
+    "--dtype", "--device-map", "--plan",
 )  # fmt: skip
 WITHOUT_MODEL = ("merge", "verify", "normalizers", "pull", "doctor", "watch", "train")
 ALWAYS = {

@@ -35,17 +35,11 @@ def test_wrong_values(options: dict[str, Any], why: str) -> None:
     assert "\n" not in str(error.value)
 
 
-class OwnAttention(nn.Module):
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return nn.functional.scaled_dot_product_attention(x, x, x)
-
-
 def test_models_without_readable_attention() -> None:
     import transformers
 
     mamba = transformers.MambaConfig(num_hidden_layers=1, hidden_size=16, vocab_size=16, state_size=4)
     for model, why in (
-        (OwnAttention(), "needs a transformers model"),
         (3, "needs a transformers model"),
         (transformers.MambaForCausalLM(mamba), "does not route its attention"),
     ):

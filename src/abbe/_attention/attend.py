@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import threading
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
@@ -184,10 +186,27 @@ def attention(
     if attn_mask is not None or is_causal is not None or dropout_p is not None or enable_gqa is not None:
         options = from_sdpa(q, k, options, attn_mask, is_causal, dropout_p, enable_gqa)
     rule, inputs = _checked(q, k, v, normalizer, options)
+    if not torch.compiler.is_compiling() and handed_over.to is not None:
+        return handed_over.to(rule, inputs, return_weights)
+    return attended(rule, inputs, return_weights)
+
+
+def attended(rule: Rule[Normalizer], inputs: Inputs, return_weights: bool = False) -> Tensor | tuple[Tensor, Tensor]:
     if return_weights:
         out, weights = without_hidden_keys(dense, rule, inputs)
         return out, weights
     return without_hidden_keys(lambda *call: (_output(*call),), rule, inputs)[0]
+
+
+class _HandedOver(threading.local):
+    """To whom calls of `attention` go in this thread: a tap or swap of the network that makes them."""
+
+    to: Callable[[Rule[Normalizer], Inputs, bool], Tensor | tuple[Tensor, Tensor]] | None = None
+
+
+# Not torch's `handle_torch_function`: it would also run the rest outside of `torch.set_default_device`, and refuse
+# classes of tensors that know torch's own functions alone.
+handed_over = _HandedOver()
 
 
 def _output(rule: Rule[Normalizer], inputs: Inputs) -> Tensor:

@@ -50,6 +50,7 @@ _COMMON = {
     "model": "embedded, smollm2 or minilm (after abbe pull), a folder, a .gguf file or a hub id.",
     "text": "Text file, - for standard input, or the text itself in quotes if it has a space; may be repeated. "
     "Without one, the sample that comes with abbe.",
+    "tokens": "Token ids in place of a text: a .npy or .safetensors file.",
     "device": "Where the model runs: cpu, cuda, cuda:1, mps, xpu, or auto for an accelerator if there is one.",
     "dtype": "Precision of the weights: float32, bfloat16 or float16.",
     "device_map": "Spread the model over several devices instead: auto, balanced or sequential; needs accelerate.",
@@ -65,9 +66,7 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 _COMPLETED: dict[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("model", "other"), complete.models),
-    **dict.fromkeys(
-        ("normalizer", "normalizers", "plan", "plans", "specs", "with_a", "with_b"), complete.normalizers
-    ),
+    **dict.fromkeys(("normalizer", "normalizers", "plan", "plans", "specs", "with_a", "with_b"), complete.normalizers),
     "figures": complete.figures,
     "device": complete.one_of(("auto", "cpu", "cuda", "mps", "xpu")),
     "device_map": complete.one_of(("auto", "balanced", "balanced_low_0", "sequential")),

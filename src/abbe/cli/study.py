@@ -19,7 +19,7 @@ from ._options import RESUMES, as_command, current
 from ._shown import print_json, show_result
 
 RAY = "ray"
-LEFT_OUT = ("folder", "tokenizer", "progress")  # --out and --quiet take their place
+LEFT_OUT = ("folder", "tokenizer", "progress", "loss")  # --out and --quiet take their place; a function is none
 _EACH = "each"  # of report: many models, by `report_each`
 _SHARING = ("shard", "engine", "address", "actors")
 

@@ -55,6 +55,11 @@ from ._network import (
     shape_of as shape_of,
     unwrapped as unwrapped,
 )
+from ._own import (
+    Loss as Loss,
+    Run as Run,
+    class_name as class_name,
+)
 from ._plan import (
     FILE_PREFIX as FILE_PREFIX,
     Plan as Plan,
@@ -80,9 +85,11 @@ from ._tap import (
 )
 from ._text import (
     Text as Text,
+    Tokens as Tokens,
     Window as Window,
     Windows as Windows,
     read_text as read_text,
+    read_tokens as read_tokens,
     special_tokens as special_tokens,
     windows as windows,
 )

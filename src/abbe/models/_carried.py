@@ -28,7 +28,7 @@ from ._network import changed
 from ._plan import Groups, Normalizers, Plan, layers_of, write_groups
 from ._session import models_within
 from ._session.call import Rule
-from ._session.modules import CARRIED_FILE, CARRIED_NAME, attention_modules, configs_within
+from ._session.modules import CARRIED_FILE, CARRIED_NAME, configs_within
 from ._session.rule import GROUPS, SWAPPED, put, standing_rule
 
 _PREFIX, _ENTRY, _FORMAT = "Abbe", "abbe", 1
@@ -73,7 +73,7 @@ def _save(
 
 def _groups_of(model: Any) -> Groups:
     groups_of = {}
-    for layer in layers_of(model, attention_modules(model)):
+    for layer in layers_of(model):
         if (rule := standing_rule(layer.module, layer.heads)) is None:
             raise AbbeError(
                 "this model has no plan: load it with from_pretrained, from a folder with a plan; after "
@@ -296,5 +296,5 @@ def _again(plain: Any, rules: Mapping[str, Rule]) -> Any:
     plain.config.__class__, plain.__class__ = _carrying(*kinds)
     for one in configs_within(plain):
         one._attn_implementation = CARRIED_NAME
-    _attach(plain, {layer: rules[layer.path] for layer in layers_of(plain, attention_modules(plain))})
+    _attach(plain, {layer: rules[layer.path] for layer in layers_of(plain)})
     return plain

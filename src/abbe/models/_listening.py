@@ -14,10 +14,12 @@ from torch import Tensor, nn
 
 from .._errors import AbbeError
 from ._network import checked_network, uncompiled
+from ._own import readable
 from ._session import detached, lock, models_within, register
-from ._session.call import AttentionCall, Keywords, Rule, causal_flag, checked_mask, read_keywords
-from ._session.modules import Layers, attention_kind, configs_within, readable_modules, refuse_if_in_use, skipped_lines
-from ._session.rule import standing_rule
+from ._session.call import AttentionCall, Keywords, RawCall, Rule, causal_flag, checked_mask, read_keywords
+from ._session.intercept import Hook, Interception
+from ._session.modules import Layers, attention_kind, configs_within, refuse_if_in_use
+from ._session.rule import rule_of, standing_rule
 
 
 class OwnName(str):
@@ -215,16 +217,20 @@ class Listener:
 
     def __init__(self, model: object, who: str = "Monitor") -> None:
         self.network = checked_network(model, who, search=True)
-        self.modules, unread = readable_modules(self.network)
-        self.skipped = skipped_lines(unread)
+        self.modules, self.skipped = readable(self.network)
         parts = (model if isinstance(model, nn.Module) else self.network).modules()
         marks = ("_orig_mod", "_compiled_call_impl")  # around a compiled module, or in it
         self.compiled = any(getattr(part, mark, None) is not None for part in parts for mark in marks)
         self._layers = Layers()
-        refuse_if_in_use(self.network)
-        for implementation in {config._attn_implementation for config in configs_within(self.network)} - {None}:
-            for module in self.modules:
-                _own_function(module, implementation)
+        self._seen: Interception | None = None  # of a network that is not from transformers
+        if not self.modules:
+            self._seen = Interception(self.network, self._see, self._begin_own, self._end_own)
+            self.modules = self._seen.paths
+        else:
+            refuse_if_in_use(self.network)
+            for implementation in {config._attn_implementation for config in configs_within(self.network)} - {None}:
+                for module in self.modules:
+                    _own_function(module, implementation)
         self._inputs: dict[nn.Module, tuple[tuple[Any, ...], dict[str, Any]]] = {}
         self._numbers: dict[nn.Module, int] = {}  # number of the layer that a module last was
         self._undo: ExitStack | None = None
@@ -253,19 +259,26 @@ class Listener:
         self.close()
         with ExitStack() as undo, lock:
             inner = undo.enter_context(ExitStack())
-            _replace_functions(self.network, self._function, self._functions)
-            inner.callback(lambda: self._functions.close())
-            see_input = _Hook(self._see_input)
-            for module in self.modules:
-                inner.callback(module.register_forward_pre_hook(see_input, with_kwargs=True).remove)
             inner.enter_context(uncompiled())
-            inner.callback(self._inputs.clear)
-            for name, part in models_within(self.network):
-                begin, end = _Hook(partial(self._begin, name)), _Hook(self._end)
-                undo.callback(part.register_forward_pre_hook(begin, with_kwargs=True).remove)
-                undo.callback(part.register_forward_hook(end, always_call=True).remove)
+            if self._seen is not None:
+                self._seen.open(undo)
+            else:
+                self._watch(self.network, undo, inner)
             self._undo, self._undo_inner, self._consumer = undo.pop_all(), inner, consumer
         self._depth, self._reading = 0, False
+
+    def _watch(self, network: nn.Module, undo: ExitStack, inner: ExitStack) -> None:
+        """See the calls of a transformers model, and where its passes begin and end."""
+        _replace_functions(network, self._function, self._functions)
+        inner.callback(lambda: self._functions.close())
+        see_input = Hook(self._see_input)
+        for module in self.modules:
+            inner.callback(module.register_forward_pre_hook(see_input, with_kwargs=True).remove)
+        inner.callback(self._inputs.clear)
+        for name, part in models_within(network):
+            begin, end = Hook(partial(self._begin, name)), Hook(self._end)
+            undo.callback(part.register_forward_pre_hook(begin, with_kwargs=True).remove)
+            undo.callback(part.register_forward_hook(end, always_call=True).remove)
 
     def close(self) -> None:
         """Restore the model; closing twice does no harm."""
@@ -289,7 +302,11 @@ class Listener:
         captured: list[HeardCall] = []
         self._captured = captured
         try:
-            module.forward(*args, **kwargs)
+            if self._seen is None:
+                module.forward(*args, **kwargs)
+            else:
+                with suppress(TypeError, ValueError, RuntimeError):  # cut to one sequence, its inputs may not fit
+                    self._seen.run(module, args, kwargs)
         except _Enough:
             pass
         finally:
@@ -316,21 +333,56 @@ class Listener:
                 raise _Enough
             own = _own_function(module, implementation)
             result = own(module, query, key, value, attention_mask, *rest, **keywords)
-            if self._consumer is not None and module in self.modules:
-                if self._reading:
-                    self._consumer.hear(heard(self._enter(module), result[0]))
-                elif self._depth == 0 and module in self._numbers:
-                    self._consumer.hear_again(heard(self._numbers[module], result[0]))
+            if module in self.modules:
+                inputs = self._inputs.get(module, ((), {}))
+                self._report(module, lambda: attention_kind(module, *inputs), lambda layer: heard(layer, result[0]))
             return result
 
         return attention_function
 
-    def _enter(self, module: nn.Module) -> int:
-        """Count a call of this module, and return the number of its layer."""
-        name, inputs = self.modules[module], self._inputs.get(module, ((), {}))
-        _, _, place = self._layers.enter(name, attention_kind(module, *inputs))
-        self._numbers[module] = place
-        return place
+    def _see(self, raw: RawCall) -> Tensor:
+        """What a network that is not from transformers computes itself."""
+        assert self._seen is not None
+        assert raw.own is not None
+        running, options = self._seen.running, raw.options
+        assert running is not None
+        keywords = {
+            "scaling": options.scale, "dropout": options.dropout, "is_causal": raw.causal, "softcap": options.softcap,
+            "s_aux": options.sink, "position_bias": options.position_bias, "sliding_window": options.window,
+        }  # fmt: skip
+
+        def heard(layer: int, output: Tensor | None) -> HeardCall:
+            return HeardCall(
+                layer, self.modules.get(raw.module, ""), running.kind(raw), raw.module, (running.args, running.kwargs),
+                raw.query, raw.key, raw.value, raw.mask, keywords, False, output, rule_of(raw),
+            )  # fmt: skip
+
+        if self._captured is not None:
+            self._captured.append(heard(-1, None))
+            raise _Enough
+        output = raw.own()
+        self._report(raw.module, lambda: running.kind(raw), lambda layer: heard(layer, output))
+        return output
+
+    def _report(
+        self, module: nn.Module, kind: Callable[[], Literal["self", "cross"]], call: Callable[[int], HeardCall]
+    ) -> None:
+        """Pass a call to the consumer, with the number of its layer: one of a pass, or of its recomputation."""
+        if self._consumer is None:
+            return
+        if self._reading:
+            _, _, self._numbers[module] = self._layers.enter(self.modules.get(module, ""), kind())
+            self._consumer.hear(call(self._numbers[module]))
+        elif self._depth == 0 and module in self._numbers:
+            self._consumer.hear_again(call(self._numbers[module]))
+
+    def _begin_own(self, path: str, kwargs: dict[str, Any]) -> None:
+        if path == self.modules[self.network]:
+            self._begin("", self.network, (), kwargs)
+
+    def _end_own(self, path: str, output: Any) -> None:
+        if path == self.modules[self.network]:
+            self._end(self.network, (), output)
 
     def _follow(self) -> None:
         """Hear a network whose attention was replaced since: a swap began or ended between two steps."""
@@ -367,20 +419,6 @@ class Listener:
                 self._consumer = None
                 with lock:
                     self._undo_inner.close()
-
-
-class _Hook:
-    """A hook of a listener. A copy of the model gets one that does nothing."""
-
-    def __init__(self, act: Callable[..., None] | None = None) -> None:
-        self._act = act
-
-    def __call__(self, *args: Any) -> None:
-        if self._act is not None:
-            self._act(*args)
-
-    def __reduce__(self) -> tuple[type[_Hook], tuple[()]]:
-        return _Hook, ()
 
 
 class _Enough(Exception):

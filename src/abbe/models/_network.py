@@ -68,19 +68,22 @@ def _adapted(model: Any, alone: bool) -> nn.Module | None:
 def checked_network(model: object, who: str, search: bool = False) -> Any:
     """The transformers model: `model` or its `network`, unwrapped; with `search`, also the only one within it.
 
-    `who` needs it, for the error.
+    Or a network that holds none. `who` needs it, for the error.
     """
     from transformers import PreTrainedModel  # slow to import
 
     network = unwrapped(model)
     if not isinstance(network, PreTrainedModel):
-        network = unwrapped(getattr(network, "network", network))
-    if search and isinstance(network, nn.Module) and not isinstance(network, PreTrainedModel):
-        inner = list(_outermost(network, PreTrainedModel))
-        network = inner[0] if len(inner) == 1 else network
-    if not isinstance(network, PreTrainedModel):
-        name = type(network).__name__
-        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel); got {name}{instead_of(network)}")
+        held = unwrapped(getattr(network, "network", network))
+        network = network if isinstance(network, nn.Module) and not isinstance(held, PreTrainedModel) else held
+    if isinstance(network, PreTrainedModel):
+        return network
+    inner = list(_outermost(network, PreTrainedModel)) if isinstance(network, nn.Module) else []
+    if search and len(inner) == 1:
+        return inner[0]
+    if inner or instead_of(network) or not isinstance(network, nn.Module):
+        got = f"{type(network).__name__}{instead_of(network)}"
+        raise AbbeError(f"{who} needs a transformers model (PreTrainedModel), or a network without one; got {got}")
     return network
 
 

@@ -27,6 +27,7 @@ from .._files import write_whole
 from .._tensors import checksum
 from ..normalizers import Normalizer, normalizer, parse_spec
 from ._network import checked_network, place_of, setting
+from ._own import class_name, layers_for
 from ._session.call import HeadGroup, Rule, is_causal
 from ._session.modules import attention_modules
 from ._session.rule import has_rule, parts_of, standing_rule
@@ -61,11 +62,20 @@ class Layer:
         return place_of(self.module) or torch.device("cpu")
 
 
-def layers_of(network: Any, modules: dict[nn.Module, str]) -> list[Layer]:
-    """These attention modules, in the order of the network."""
+def layers_of(network: Any, inputs: object = None) -> list[Layer]:
+    """The attention modules, in the order of the network; `inputs` are those of a pass, of a network that is not from
+    transformers.
+    """
+    from transformers import PreTrainedModel
+
+    if not isinstance(network, PreTrainedModel):
+        seen = layers_for(network, inputs)
+        return [Layer(number, one.path, one.heads, one.causal, one.module) for number, one in enumerate(seen)]
+    if inputs is not None:
+        raise AbbeError("inputs= is for networks that are not from transformers, whose layers a pass shows")
     return [
         Layer(number, path, _heads(network, module, path), is_causal(module), module)
-        for number, (module, path) in enumerate(modules.items())
+        for number, (module, path) in enumerate(attention_modules(network).items())
     ]
 
 
@@ -285,7 +295,7 @@ _HEADER = ("layers", "heads", "normalizer", "pattern")
 _UNCHANGED = "unchanged"  # heads that keep the model's attention
 
 
-def plan(model: object, what: What) -> Plan:
+def plan(model: object, what: What, *, inputs: object = None) -> Plan:
     """What `swap(model, what)` would do, without doing it: which normalizer each layer and head would get.
 
     The model may be in use meanwhile, also under a tap or a swap.
@@ -293,6 +303,7 @@ def plan(model: object, what: What) -> Plan:
     Args:
         model: a transformers model, or what `load` returns.
         what: all that `swap` takes; a mistake in it is the same error.
+        inputs: as for `swap`.
 
     Returns:
         A mapping from layer paths to groups of heads, which prints as a table.
@@ -307,7 +318,7 @@ def plan(model: object, what: What) -> Plan:
         4-5     0,4      sparsemax   *.heads.0,4
         4-5     1-3,5-7  unchanged
     """
-    return Plan(checked_network(model, "plan"), what)
+    return Plan(checked_network(model, "plan"), what, inputs)
 
 
 def standing_plan(network: object) -> Plan | None:
@@ -327,6 +338,7 @@ class Plan(Mapping[str, Rule]):
     Args:
         network: a transformers model.
         what: as for `swap`; None for what the model computes with now.
+        inputs: as for `swap`.
 
     Examples:
         >>> planned = abbe.plan(abbe.load("embedded"), "layers.0=sparsemax")
@@ -334,9 +346,9 @@ class Plan(Mapping[str, Rule]):
         ['sparsemax']
     """
 
-    def __init__(self, network: object, what: What | None) -> None:
-        self._model = type(network).__name__
-        layers = layers_of(network, attention_modules(checked_network(network, "plan")))
+    def __init__(self, network: object, what: What | None, inputs: object = None) -> None:
+        layers = layers_of(checked_network(network, "plan"), inputs)
+        self._model = class_name(network)
         if what is None:
             groups_of = {layer: standing_groups(layer) for layer in layers}
         elif isinstance(what, str) and what.startswith(FILE_PREFIX):

@@ -22,11 +22,11 @@ from .._errors import AbbeError
 from ..normalizers import Softmax
 from ._carried import hold, reduced, save_plans
 from ._network import checked_network
-from ._plan import Normalizers, Plan, What, standing_groups
-from ._session import Session
+from ._own import session_of
+from ._plan import Normalizers, Plan, What
 from ._session.call import AttentionCall, HeadGroup, RawCall, Rule
 from ._session.modules import SWAP_PREFIX
-from ._session.rule import attention_by, first_weights, put_rules
+from ._session.rule import attention_by, first_weights, in_full, put_rules, standing_rule
 
 Listener = Callable[[AttentionCall, Callable[[Tensor], Tensor]], object]
 _FAILURE = (
@@ -39,7 +39,7 @@ class _AsAnyOther(Softmax):
     """Softmax that attention() computes like any other normalizer; for Softmax itself it calls torch's kernel."""
 
 
-def swap(model: object, what: What) -> Swap:
+def swap(model: object, what: What, *, inputs: object = None) -> Swap:
     """Give a model other normalizers, from now until `restore` or a block's end.
 
     Masks, windows, soft caps, sinks, biases and caches stay as they are. A head that no pattern names keeps the
@@ -52,6 +52,8 @@ def swap(model: object, what: What) -> Swap:
         what: a spec; a Normalizer, which all layers share; "file:PATH" of a file that `Swap.save` wrote; or a mapping
             from patterns to specs or Normalizers, of which the first that names a head wins, in one line
             "PATTERN=SPEC; PATTERN=SPEC".
+        inputs: of a network that is not from transformers: a tensor, a tuple or a mapping of the arguments of a pass,
+            which shows its layers; needed if one of them does not state its number of heads.
 
     Returns:
         The swap, in effect from now on.
@@ -67,7 +69,7 @@ def swap(model: object, what: What) -> Swap:
         >>> handle = abbe.swap(model, {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})
         >>> handle.restore()
     """
-    return Swap(model, what)
+    return Swap(model, what, inputs)
 
 
 class Swap:
@@ -76,6 +78,7 @@ class Swap:
     Args:
         model: a transformers model, or what `load` returns.
         what: as for `swap`.
+        inputs: as for `swap`.
 
     Attributes:
         network: the transformers model.
@@ -87,19 +90,13 @@ class Swap:
         48
     """
 
-    def __init__(self, model: object, what: What) -> None:
+    def __init__(self, model: object, what: What, inputs: object = None) -> None:
         self.network = checked_network(model, "swap")
-        self._plan = Plan(self.network, what)
+        self._plan = Plan(self.network, what, inputs)
         self._rules = {layer.module: rule for layer, rule in self._plan.by_layer.items()}
-        # For the check: what the model computes with, where softmax goes the same way as other normalizers.
-        self._trial_rules: dict[nn.Module, Rule] = {}
-        for layer in self._plan.by_layer:
-            rule = standing_groups(layer)
-            self._trial_rules[layer.module] = tuple(
-                replace(one, normalizer=one.normalizer or _AsAnyOther()) for one in rule
-            )
+        self._below = {layer.module: standing_rule(layer.module, layer.heads) for layer in self._plan.by_layer}
         self._listeners: list[Listener] = []
-        self._session = Session(self.network, SWAP_PREFIX)
+        self._session = session_of(self.network, SWAP_PREFIX)
         self._learning = [parameter for parameter in self.parameters() if parameter.requires_grad]
         modules = {layer.module: layer.path for layer in self._plan.by_layer}
         self._session.open(self._attend, modules, self._carry, reduced)
@@ -161,7 +158,7 @@ class Swap:
         self._listeners.append(listener)
 
     @torch.no_grad()
-    def check(self, **inputs: Any) -> float:
+    def check(self, *args: Any, **inputs: Any) -> float:
         """Prove on these inputs that with softmax swapped in everywhere the model's own output results.
 
         Of a swap on top of another one, or of a folder with a plan: that the normalizers below it, swapped in, give the
@@ -169,7 +166,8 @@ class Swap:
         Also learns the output projections, for later calls of listeners.
 
         Args:
-            inputs: those of the model's forward pass.
+            args: those of the forward pass of a network that is not from transformers.
+            inputs: those of the model's forward pass, by name.
 
         Returns:
             The largest difference over the standard deviation of the output; rounding leaves about 1e-6 in float32.
@@ -178,8 +176,8 @@ class Swap:
             AbbeError: the difference is larger than rounding explains.
         """
         self._check_active()
-        plain = all(isinstance(one.normalizer, _AsAnyOther) for rule in self._trial_rules.values() for one in rule)
-        return self._session.check(inputs, _FAILURE.format(what="softmax" if plain else "the normalizers below"))
+        plain = not any(self._below.values())
+        return self._session.check(inputs, _FAILURE.format(what="softmax" if plain else "the normalizers below"), *args)
 
     def _check_active(self) -> None:
         if not self._session.is_open:
@@ -191,12 +189,12 @@ class Swap:
         rule = self._rule_of(raw)
         if self._learning and not torch.compiler.is_compiling():
             self._say_if_frozen(raw)
-        if self._listeners and trial is None:
-            _, call = self._session.read(raw, rule)
+        if self._listeners and trial is None and not raw.again:
+            _, call = self._session.read(raw, in_full(rule, raw))
             for listener in self._listeners:
                 listener(call.for_measures(), partial(first_weights, call))
         output = attention_by(raw, rule)
-        if trial is not None:
+        if trial is not None and not raw.again:
             trial.see(*self._session.read(raw, rule), output)
         return output
 
@@ -212,11 +210,19 @@ class Swap:
             )
 
     def _rule_of(self, raw: RawCall) -> Rule:
-        rule = (self._rules if self._session.trial is None else self._trial_rules).get(raw.module)
+        rule = self._rules.get(raw.module)
         where, heads = raw.where, raw.query.shape[1]
         if rule is None:
-            raise AbbeError(f"{where} is not part of the swapped model, but of a copy; swap the copy itself")
+            raise AbbeError(
+                f"{where} is not part of the swapped model, but of a copy; swap the copy itself"
+                if raw.own is None
+                else f"{where} attends, which its class does not show: give inputs=..., the arguments of a pass"
+            )
         expected = sum(len(group.heads) for group in rule)
         if heads != expected:
             raise AbbeError(f"unsupported: {where} says that it has {expected} heads, but attends with {heads}")
-        return rule
+        if self._session.trial is None:
+            return rule
+        # What the model computes with below, where softmax goes the same way as other normalizers.
+        below = self._below[raw.module] or raw.rule or (HeadGroup("", tuple(range(heads)), None),)
+        return tuple(replace(one, normalizer=one.normalizer or _AsAnyOther()) for one in below)

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from .._errors import AbbeError
 from ._network import checked_network
-from ._session import Session
+from ._own import readable, session_of
 from ._session.call import AttentionCall, RawCall
-from ._session.modules import TAP_PREFIX, readable_modules, skipped_lines
-from ._session.rule import attention_by, standing_rule
+from ._session.modules import TAP_PREFIX
+from ._session.rule import attention_by, rule_of
 from ._session.selfcheck import check_finite, own_attention
 
 Consumer = Callable[[AttentionCall], object]
@@ -64,7 +64,6 @@ class Tap:
 
     Attributes:
         network: the transformers model.
-        skipped: attention modules that cannot be read, each with the reason; they compute as always.
 
     Examples:
         >>> model = abbe.load("embedded")
@@ -76,9 +75,8 @@ class Tap:
 
     def __init__(self, model: object) -> None:
         self.network = checked_network(model, "tap")
-        self.skipped: list[str] = []
         self._consumers: list[Consumer] = []
-        self._session = Session(self.network, TAP_PREFIX)
+        self._session = session_of(self.network, TAP_PREFIX)
 
     @property
     def error(self) -> float | None:
@@ -90,6 +88,11 @@ class Tap:
         """Paths of the attention modules, in the order of their first call; complete after `check`."""
         return self._session.layers.names()
 
+    @property
+    def skipped(self) -> list[str]:
+        """Attention modules that cannot be read, each with the reason; complete after `check`."""
+        return self._session.skipped
+
     def listen(self, consumer: Consumer) -> None:
         """Call a consumer with an AttentionCall, layer by layer, in every later forward pass.
 
@@ -99,40 +102,41 @@ class Tap:
         self._consumers.append(consumer)
 
     def __enter__(self) -> Self:
-        modules, unread = readable_modules(self.network)
+        modules, self._session.skipped = readable(self.network)
         self._session.open(self._attend, modules)
         self._session.watch()
-        self.skipped = skipped_lines(unread)
         return self
 
     def __exit__(self, *_: object) -> None:
         self._session.close()
 
     @torch.no_grad()
-    def check(self, **inputs: Any) -> float:
+    def check(self, *args: Any, **inputs: Any) -> float:
         """Prove on these inputs that the captured calls give the model's output; also learns the layers.
 
         The beginning of a text without padding is tried with padding, too. Consumers are not called.
 
         Args:
-            inputs: those of the model's forward pass.
+            args: those of the forward pass of a network that is not from transformers.
+            inputs: those of the model's forward pass, by name.
 
         Returns:
             The largest difference, as in `Swap.check`; an `AbbeError` if rounding does not explain it.
         """
         if not self._session.is_open:
             raise AbbeError("the tap is not open: use it as `with tap(model) as t:`")
-        return self._session.check(inputs, _FAILURE)
+        return self._session.check(inputs, _FAILURE, *args)
 
     def _attend(self, raw: RawCall) -> Tensor:
         """As the model computes; during the check, attention rebuilt from the captured inputs alone."""
-        rule = standing_rule(raw.module, raw.query.shape[1])
+        rule = rule_of(raw)
         layer, call = self._session.read(raw, rule)
         if self._session.trial is not None:
             output = own_attention(call)
-            self._session.trial.see(layer, call, output)
+            if not raw.again:
+                self._session.trial.see(layer, call, output)
             return output
-        if self._consumers:
+        if self._consumers and not raw.again:
             check_finite(call)
             call = call.for_measures()
         for consumer in self._consumers:

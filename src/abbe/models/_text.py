@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from .._arguments import shown, whole, window_lengths
+from .._arguments import is_whole, shown, whole, window_lengths
 from .._errors import AbbeError
+from .._tensors import stored_bytes
 
 PathLike = str | os.PathLike[str]
 
@@ -59,6 +60,90 @@ class Text:
     def fingerprint(self) -> str:
         """sha256 of the content in UTF-8."""
         return hashlib.sha256(self.content.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        """For a manifest: name, size and fingerprint."""
+        return {"name": self.name, "characters": len(self.content), "fingerprint": self.fingerprint}
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens(Text):
+    """Token ids in place of a text, for a model without a tokenizer.
+
+    Attributes:
+        name: shown in tables and manifests.
+        content: empty.
+        ids: (tokens,), int64.
+
+    Examples:
+        >>> len(abbe.models.read_tokens([3, 1, 4, 1, 5]).ids)
+        5
+    """
+
+    ids: Tensor = field(repr=False)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """sha256 of the ids."""
+        return hashlib.sha256(stored_bytes(self.ids)).hexdigest()
+
+    def facts(self) -> dict[str, Any]:
+        """For a manifest: name, size and fingerprint."""
+        return {"name": self.name, "tokens": len(self.ids), "fingerprint": self.fingerprint}
+
+
+def read_tokens(source: object) -> Tokens:
+    """Token ids to measure on: a tensor, array or list, several of them, or a file.
+
+    Args:
+        source: whole numbers >= 0 of any shape, read row by row; a list of such tensors; or the path of a .npy or
+            .safetensors file that holds one.
+
+    Returns:
+        The ids in one row.
+
+    Raises:
+        AbbeError: there is no such file, or it holds no ids.
+
+    Examples:
+        >>> abbe.models.read_tokens([torch.arange(3), torch.arange(2)]).ids
+        tensor([0, 1, 2, 0, 1])
+    """
+    if isinstance(source, Tokens):
+        return source
+    name, held = "token ids", source
+    if isinstance(source, (str, os.PathLike)):
+        path = Path(source).expanduser()
+        name, held = path.name, _held_ids(path)
+    try:
+        several = isinstance(held, (list, tuple)) and held and not is_whole(held[0])
+        parts = [torch.as_tensor(part) for part in (cast(list[Any], held) if several else [held])]
+    except (TypeError, ValueError, RuntimeError):
+        parts = []
+    whole_numbers = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32)
+    if not parts or any(part.dtype not in whole_numbers for part in parts):
+        raise AbbeError(f"{name}: tokens must be whole numbers, as a tensor, an array or a list; got {shown(source)}")
+    ids = torch.cat([part.detach().cpu().reshape(-1).long() for part in parts])
+    if not len(ids) or int(ids.min()) < 0:
+        raise AbbeError(f"{name}: {'there are no tokens' if not len(ids) else 'a token id is negative'}")
+    return Tokens(name, "", ids)
+
+
+def _held_ids(path: Path) -> object:
+    """What a file of ids holds."""
+    if not path.is_file():
+        raise AbbeError(f"there is no file {path}: tokens are ids in a .npy or .safetensors file")
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            (ids,) = load_file(path).values()
+            return ids
+        import numpy
+
+        return numpy.load(path, allow_pickle=False)
+    except Exception as error:  # of either library
+        raise AbbeError(f"{path} is not a .npy or .safetensors file with one array: {error}") from None
 
 
 def read_text(source: PathLike | Sequence[PathLike] | None = None) -> Text:
@@ -219,11 +304,11 @@ def windows(
     and `skipped` of the result says so. If a token is only part of a character, its span is the whole character.
 
     Args:
-        text: a `Text`, or the text itself.
+        text: a `Text` or `Tokens`, or the text itself.
         lengths: in tokens, one or several, each >= 2.
         count: windows of every length, >= 1.
         seed: of where they lie, >= 0.
-        tokenizer: a fast one of transformers.
+        tokenizer: a fast one of transformers; of no use with `Tokens`.
         context: the longest input of the model, in tokens; longer windows are an error.
 
     Returns:
@@ -244,7 +329,7 @@ def windows(
     if count < 1:
         raise AbbeError(f"the number of windows is {count}, but at least 1 of each length is needed")
     ids, spans = _tokenise(text, tokenizer)
-    before, after = special_tokens(tokenizer)
+    before, after = ([], []) if isinstance(text, Tokens) else special_tokens(tokenizer)
     shortest, special = min(lengths), len(before) + len(after)
     if shortest <= special:
         raise AbbeError(f"window length {shortest} has no room for text next to {special} special tokens")
@@ -283,11 +368,15 @@ def _checked_lengths(given: int | Sequence[int], context: int | None) -> tuple[i
 
 
 def _tokenise(text: Text, tokenizer: Any) -> tuple[list[int], list[tuple[int, int]]]:
-    """The tokens of the whole text, and the span of characters of each."""
+    """The tokens of the whole text, and the span of characters of each; of ids their places."""
+    if isinstance(text, Tokens):
+        return text.ids.tolist(), [(place, place + 1) for place in range(len(text.ids))]
     try:
         _not_empty(text.content, text.name).encode()
     except UnicodeEncodeError as error:
         raise AbbeError(f"{text.name} is not valid Unicode: half a character at position {error.start:,}") from None
+    if tokenizer is None:
+        raise AbbeError("there is no tokenizer for a text: give token ids, tokens=..., or tokenizer=...")
     if not getattr(tokenizer, "is_fast", False):
         raise AbbeError(f"tokenizer {type(tokenizer).__name__} cannot give character spans: a fast one is needed")
     encoded = tokenizer(

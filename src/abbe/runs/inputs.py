@@ -16,12 +16,13 @@ from .. import models
 from .._arguments import between, is_whole, plain, positive, several, shown, whole, window_lengths
 from .._errors import AbbeError
 from ..measures import DEFAULT_GRID, USUAL_SIZE, checked_grid
-from ..models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, as_device, as_dtype
+from ..models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Loss, Text, Tokens, Windows, as_device, as_dtype
 from ..normalizers import Normalizer, normalizer
 from .watch import watching
 
 ModelLike = str | os.PathLike[str] | LoadedModel | nn.Module
 TextLike = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Text
+TokensLike = object  # what `abbe.models.read_tokens` takes
 FolderLike = str | os.PathLike[str]
 
 
@@ -37,16 +38,24 @@ class Placed:
 _USUAL = Placed()
 
 
-def as_model(model: ModelLike, tokenizer: Any, progress: bool = False, placed: Placed = _USUAL) -> LoadedModel:
-    """Load by name, or take the model in memory, without wrappers of torch.compile or parallel training."""
+def as_model(
+    model: ModelLike, tokenizer: Any, progress: bool = False, placed: Placed = _USUAL, by_ids: bool = False,
+    loss: Loss | None = None,
+) -> LoadedModel:  # fmt: skip
+    """Load by name, or take the model in memory, without wrappers of torch.compile or parallel training.
+
+    A study `by_ids` needs no tokenizer.
+    """
+    if loss is not None and not isinstance(model, nn.Module):
+        raise AbbeError("loss=... is for a network in memory; for what abbe.models.wrap gave, give it there")
     if isinstance(model, LoadedModel):
         inner = models.unwrapped(model.network, alone=True)
         return _as_it_is(model if inner is model.network else replace(model, network=inner), placed)
     if isinstance(model, nn.Module) or isinstance(getattr(model, "_module", None), nn.Module):
         network: Any = model  # or a wrapper of another package, which is refused by name
-        wrapped = models.wrap(network, tokenizer)
-        if tokenizer is None:
-            raise AbbeError("a network comes without its tokenizer: give tokenizer=...")
+        wrapped = models.wrap(network, tokenizer, loss=loss)
+        if tokenizer is None and not by_ids:
+            raise AbbeError("a network comes without its tokenizer: give tokenizer=..., or token ids, tokens=...")
         return _as_it_is(wrapped, placed)
     if not isinstance(model, str | os.PathLike) or not isinstance(os.fspath(model), str):
         raise AbbeError(
@@ -81,7 +90,12 @@ def _as_it_is(model: LoadedModel, placed: Placed) -> LoadedModel:
     return model
 
 
-def as_text(text: TextLike | None) -> Text:
+def as_text(text: TextLike | None, tokens: object = None) -> Text:
+    """The text of a study, or the token ids in its place."""
+    if tokens is not None:
+        if text is not None:
+            raise AbbeError("text and tokens are two things to measure on: give one of them")
+        return models.read_tokens(tokens)
     return text if isinstance(text, Text) else models.read_text(text)
 
 
@@ -112,6 +126,8 @@ def windows_for(model: LoadedModel, text: Text, lengths: Sequence[int], count: i
     size = getattr(embedding, "num_embeddings", None)
     largest = max((int(window.tokens.max()) for window in cut), default=0)
     if isinstance(size, int) and largest >= size:
+        if isinstance(text, Tokens):
+            raise AbbeError(f"{text.name} holds the id {largest}, but {model.name} knows only {size:,} tokens")
         token = model.tokenizer.convert_ids_to_tokens(largest)
         raise AbbeError(
             f"the text has token {largest} ({token!r}), but {model.name} knows only {size:,} tokens, while its "

@@ -27,7 +27,8 @@ def check_causal(model: LoadedModel, what: str) -> None:
     if model.kind != "decoder":
         raise AbbeError(f"{model.name} is an {model.kind}: {what} needs a causal language model, which has a loss")
     if not _has_head(model):
-        raise AbbeError(f"{model.name} has no language-model head: {what} needs its loss")
+        own = "; give loss=..., of every token" if hasattr(model.network, "token_losses") else ""
+        raise AbbeError(f"{model.name} has no language-model head: {what} needs its loss{own}")
 
 
 def _has_head(model: LoadedModel) -> bool:
@@ -44,6 +45,8 @@ def loss_and_guessing(model: LoadedModel, window: Window) -> tuple[float | None,
         return None, None
     network: Any = model.network
     vocabulary = network.config.get_text_config().vocab_size
+    if not vocabulary:  # of a loss that was given
+        return None, None
     last = min(window.length - 1, max(1, _LOGITS_FOR_A_LOOK // vocabulary - 1))
     loss = float(next_token_losses(model, window.tokens, last).mean())
     return (loss, math.log(vocabulary)) if math.isfinite(loss) else (None, None)
@@ -70,6 +73,10 @@ def next_token_losses(model: LoadedModel, tokens: Tensor, last: int | None = Non
     """
     network: Any = model.network
     first = 0 if last is None else len(tokens) - 1 - last
+    given = getattr(network, "token_losses", None)  # of a network that is not from transformers
+    if given is not None and (losses := given(tokens[None].to(model.device))) is not None:
+        part: Tensor = losses[first:].cpu().double()
+        return part
     parts, start = [], first + 1
     for logits in logits_in_pieces(network, tokens, LOGITS_AT_ONCE, first):
         wanted = tokens[start : start + len(logits)].to(logits.device)  # one fewer at the end: nothing follows

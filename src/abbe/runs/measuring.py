@@ -18,7 +18,20 @@ from typing import Any, NamedTuple
 import torch
 
 from .._locks import held
-from ..models import LoadedModel, Swap, Tap, Text, Window, Windows, evaluating, self_check_tolerance, tap
+from ..models import (
+    LoadedModel,
+    Loss,
+    Swap,
+    Tap,
+    Text,
+    Tokens,
+    Window,
+    Windows,
+    class_name,
+    evaluating,
+    self_check_tolerance,
+    tap,
+)
 from ..results import FORMAT, Result, Run
 from ..words.manifest import without_folder
 from .cost import DIAGNOSIS, PeakMemory, estimate, kernels_loaded, plan_memory
@@ -51,6 +64,9 @@ class Job:
     def room(self, shortest: int) -> int | None:
         """The longest window: the model's context, or all of a text that is shorter than the shortest usual one."""
         text, context = self.text.content, self.model.context
+        if isinstance(self.text, Tokens):
+            tokens = len(self.text.ids)
+            return min(tokens, context or tokens) if 2 <= tokens < shortest else context
         if len(text) > shortest * _LONG_TOKEN or not callable(self.model.tokenizer):
             return context
         tokens = len(self.model.tokenizer(text, truncation=False, padding=False, verbose=False)["input_ids"])
@@ -63,12 +79,12 @@ class Job:
         """The start of the manifest; hashes the weights."""
         model, text = self.model, self.text
         names = ("name", "about", "kind", "source", "fingerprint", "configuration")
-        described = {name: getattr(model, name) for name in names} | {"class": type(model.network).__name__}
+        described = {name: getattr(model, name) for name in names} | {"class": class_name(model.network)}
         if (standing := model.plan) is not None:
             described["normalizers"] = standing.as_lines()
         self.facts |= study_facts(self.study, settings) | {
             "model": described | {"device": model.devices, "dtype": model.precision},
-            "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
+            "text": text.facts(),
         }
 
     def check(self, source: Tap | Swap, windows: Sequence[Window]) -> tuple[int, float]:
@@ -104,11 +120,11 @@ class Job:
 @contextmanager
 def at_work(
     result: type[Result], model: ModelLike, text: TextLike | None, folder: FolderLike | None, tokenizer: Any,
-    progress: bool, placed: Placed,
+    progress: bool, placed: Placed, tokens: object = None, loss: Loss | None = None,
 ) -> Iterator[Job]:  # fmt: skip
     """A study of one model, with its progress shown and its network in evaluation mode."""
-    place, source = as_folder(folder), as_text(text)
-    loaded = as_model(model, tokenizer, progress, placed)  # after the quick refusals
+    place, source = as_folder(folder), as_text(text, tokens)
+    loaded = as_model(model, tokenizer, progress, placed, isinstance(source, Tokens), loss)  # after quick refusals
     with watching(progress) as watch, evaluating(loaded.network):
         yield Job(result.study, loaded, source, place, watch)
 

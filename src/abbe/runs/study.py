@@ -24,7 +24,7 @@ from .._errors import AbbeError
 from .._files import read_json
 from .._lazy import has
 from .._locks import held
-from ..models import Text, read_text
+from ..models import Text, Tokens, read_text, read_tokens
 from ..results import MANIFEST, Result, checked_manifest, read_manifest
 from .executors import current, using
 from .inputs import as_folder
@@ -77,6 +77,8 @@ def study(
             if _call.get() is not None:  # a study within another one is part of it
                 with held(folder):
                     return _saved(function(*args, **kwargs), folder, page=extra == "all")
+            if arguments.get("tokens") is not None and not isinstance(arguments["tokens"], str | os.PathLike):
+                arguments["tokens"] = read_tokens(arguments["tokens"])  # no part of the call in the manifest
             if "text" in arguments:
                 arguments["text"] = _read_once(arguments["text"])
             token = _call.set(_as_json(name, arguments))
@@ -245,6 +247,8 @@ def _as_json(name: str, arguments: Mapping[str, Any]) -> Call:
 def _plain(value: Any) -> Any:
     if isinstance(value, (torch.device, torch.dtype)):
         return str(value).removeprefix("torch.")
+    if isinstance(value, Tokens):
+        raise TypeError
     if isinstance(value, Text):
         return {"name": value.name, "content": value.content}
     return os.fspath(value) if isinstance(value, os.PathLike) else plain(value)

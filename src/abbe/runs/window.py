@@ -19,7 +19,7 @@ from .. import measures, normalizers
 from .._errors import AbbeError
 from .._tensors import generator_named, where_double
 from ..measures import BlockNumbers, Reading, Rows, Sets, State
-from ..models import AttentionCall, LoadedModel, Swap, Tap, Window, input_device, shape_of
+from ..models import AttentionCall, LoadedModel, Swap, Tap, Window, class_name, input_device, shape_of
 from ..normalizers import Normalizer
 from .inputs import Settings, Vectors
 from .parts import Parts
@@ -403,4 +403,4 @@ def check_model(model: LoadedModel, source: Tap | Swap, tokens: Tensor) -> float
         raise AbbeError(f"{model.name}: {error}") from None
     except Exception as error:  # of the network itself, which may need more than a text
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise AbbeError(f"{model.name} ({type(model.network).__name__}) fails on tokens alone: {reason}") from error
+        raise AbbeError(f"{model.name} ({class_name(model.network)}) fails on tokens alone: {reason}") from error

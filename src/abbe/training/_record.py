@@ -118,7 +118,11 @@ def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -
     """The identity of a run: class and configuration of its model, settings, and versions."""
     from ..runs.measuring import study_facts  # loads models, for which `abbe watch` must not wait
 
-    configuration = network.config.to_diff_dict()
+    config: Any = getattr(network, "config", None)
+    if hasattr(config, "to_diff_dict"):
+        configuration = config.to_diff_dict()
+    else:  # not from transformers
+        configuration = {name: tuple(part.shape) for name, part in network.state_dict().items()}
     for irrelevant in ("transformers_version", "dtype", "_name_or_path"):
         configuration.pop(irrelevant, None)
     digest = hashlib.sha256(json.dumps(configuration, sort_keys=True, default=str).encode()).hexdigest()
@@ -127,7 +131,7 @@ def manifest_of(network: Any, settings: Mapping[str, Any], skipped: list[str]) -
         "finished": True,  # it can be opened at any time
         "identity": {"model": kind, "configuration": digest, "settings": dict(settings)},
         "model": {
-            "name": getattr(network.config, "_name_or_path", "") or kind,
+            "name": getattr(config, "_name_or_path", "") or kind,
             "class": kind,
             "parameters": sum(parameter.numel() for parameter in network.parameters()),
             "configuration": digest,

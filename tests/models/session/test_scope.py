@@ -333,12 +333,12 @@ def test_a_model_with_one_unrouted_layer_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", OPEN)
-def test_only_transformers_models(name: str) -> None:
+def test_only_models(name: str) -> None:
     @dataclass
     class Loaded:
         network: nn.Module
 
-    for other in (nn.Linear(2, 2), "gpt2", None):
+    for other in ("gpt2", None):
         with pytest.raises(AbbeError, match=f"{name} needs a transformers model .* got {type(other).__name__}"):
             OPEN[name](other)
     with OPEN[name](Loaded(tiny.llama())) as handle:  # as `load` gives it

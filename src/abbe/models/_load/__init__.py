@@ -21,7 +21,17 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from ..._arguments import whole
 from ..._errors import AbbeError, one_line
 from ..._tensors import stored_bytes
-from .._network import dtype_name, input_device, instead_of, longest_input, place_of, quantised_by, setting, unwrapped
+from .._network import (
+    checked_network,
+    dtype_name,
+    input_device,
+    longest_input,
+    place_of,
+    quantised_by,
+    setting,
+    unwrapped,
+)
+from .._own import Loss, OwnNetwork, Run, class_name
 from .._plan import Plan, standing_plan
 from .._session.call import causal_flag
 from .._session.rule import SWAPPED
@@ -31,21 +41,31 @@ from .gguf import gguf_folder, read_gguf, read_header
 from .sources import NAME, NAMES, Kind, Source, choose, quiet, source
 
 
-def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedModel:
-    """What `load` returns, for a transformers network that is in memory already; it is not changed.
+def wrap(
+    network: nn.Module, tokenizer: Any = None, name: str | None = None, *, run: Run | None = None,
+    loss: Loss | None = None, context: int | None = None,
+) -> LoadedModel:  # fmt: skip
+    """What `load` returns, for a network that is in memory already; it is not changed.
 
-    Wrappers of torch.compile or parallel training are left out.
+    Wrappers of torch.compile or parallel training are left out. Of a network that is not from transformers, one pass
+    over four tokens shows the layers, whether they are causal, and what predicts the next token.
 
     Args:
-        network: a transformers model of text.
-        tokenizer: of transformers.
+        network: a transformers model of text, or any network that reads token ids and attends by
+            F.scaled_dot_product_attention, nn.MultiheadAttention or abbe.attention.
+        tokenizer: of transformers; without one, studies need token ids.
         name: shown in tables; by default that of its configuration.
+        run: a function of the network and token ids (1, length) that makes a pass; by default `network(tokens)`. Only
+            for networks that are not from transformers, as `loss` and `context`.
+        loss: a function of the same that gives the loss of every token except the first, (1, length - 1), or logits
+            (1, length, vocabulary); by default, if the pass gives such logits, the cross-entropy of the next token.
+        context: the longest input in tokens; by default as far as the network states it.
 
     Returns:
         The network with its tokenizer.
 
     Raises:
-        AbbeError: it is not a transformers model, or reads images or sound.
+        AbbeError: no attention is seen in it, it needs other arguments, or it reads images or sound.
 
     Examples:
         >>> loaded = abbe.load("embedded")
@@ -56,7 +76,11 @@ def wrap(network: nn.Module, tokenizer: Any, name: str | None = None) -> LoadedM
 
     network = unwrapped(network, alone=True)
     if not isinstance(network, PreTrainedModel):
-        raise AbbeError(f"{type(network).__name__} is not a transformers model{instead_of(network)}")
+        inner = checked_network(network, "a study")
+        own = OwnNetwork(inner, run, loss, context)
+        return _described(name or type(inner).__name__, own, tokenizer, own.kind, "memory")
+    if run is not None or loss is not None or context is not None:
+        raise AbbeError("run=, loss= and context= are for networks that are not from transformers")
     offloaded = any(hasattr(part, "_hf_hook") for part in network.modules())  # accelerate's hooks bring weights back
     if not offloaded and any(one.is_meta for one in network.parameters()):
         raise AbbeError(f"weights of this {type(network).__name__} are on the meta device: load them into memory first")
@@ -392,7 +416,7 @@ def _described(
     names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
     layers, heads, width = (setting(text, name) or "?" for name in names)
     million = sum(parameter.numel() for parameter in network.parameters()) / 1e6
-    shape = f"{type(network).__name__}, {layers} layers x {heads} heads, width {width}, {million:.3g} M parameters"
+    shape = f"{class_name(network)}, {layers} layers x {heads} heads, width {width}, {million:.3g} M parameters"
     context = longest_input(network.config, network)
     return LoadedModel(name, network, tokenizer, kind, context, about or shape, source)
 

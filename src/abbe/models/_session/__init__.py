@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from typing import Any, Literal
@@ -45,6 +45,7 @@ class Session:
     Attributes:
         modules: the attention modules with their paths.
         layers: those seen so far, numbered.
+        skipped: attention modules that cannot be read, each with the reason.
         trial: the forward pass of a check in progress, None otherwise.
         error: of the last check, even if it failed.
     """
@@ -53,6 +54,7 @@ class Session:
         self.network = network
         self.modules: dict[nn.Module, str] = {}
         self.layers = Layers()
+        self.skipped: list[str] = []
         self.trial: Trial | None = None
         self.error: float | None = None
         self._name = f"{prefix}{next(_numbers)}"
@@ -122,13 +124,15 @@ class Session:
         )  # fmt: skip
         return layer, call
 
-    def check(self, inputs: dict[str, Any], failure: str) -> float:
+    def check(self, inputs: dict[str, Any], failure: str, *args: object) -> float:
         """Compare the model's output without the session with that in the session, whose calls go to `trial`.
 
         The beginning of a text without padding is compared once more, with padding. Returns the largest difference over
         the standard deviation. If it is too large, the error `failure` is raised, with {model}, {error} and {limit}
         filled in.
         """
+        if args:
+            raise AbbeError("check takes the inputs of a transformers model by name, such as input_ids=...")
         if self.network.training:
             raise AbbeError("the model is in training mode, where dropout makes its output random; call .eval() first")
         if inputs.get("past_key_values") is not None:
@@ -272,12 +276,12 @@ _HOOKS = (
 
 
 def answer_pickle(
-    models: Sequence[nn.Module], configs: PrivateConfigs, undo: ExitStack, reduced: Reduced | None = None
+    models: Sequence[nn.Module], configs: PrivateConfigs | None, undo: ExitStack, reduced: Reduced | None = None
 ) -> None:
     """Let these models (a network and those within it) answer pickle and deepcopy, until `undo` closes."""
 
     def written(below: Callable[[Any], Any] | None, model: nn.Module, protocol: Any) -> Any:
-        with _silent(models), configs.removed(), _without_hooks(models[0]):
+        with _silent(models), nullcontext() if configs is None else configs.removed(), without_hooks(models[0]):
             if below is not None:  # of a session that this one lies on; its plan is that of the uppermost
                 return below(protocol)
             # deepcopy treats everything in its memory as copied, so tensors are shared.
@@ -306,11 +310,16 @@ def _silent(models: Sequence[nn.Module]) -> Iterator[None]:
             model.__dict__.update(held)
 
 
-def _without_hooks(network: nn.Module) -> AbstractContextManager[None]:
-    """Without abbe's hooks. The dictionaries themselves are restored: handles that remove a hook refer to them."""
+def without_hooks(network: nn.Module, some: Sequence[object] = ()) -> AbstractContextManager[None]:
+    """Without abbe's hooks, or some of them.
+
+    The dictionaries themselves are restored: handles that remove a hook refer to them.
+    """
     held = [(module, name, getattr(module, name)) for module in network.modules() for name in _HOOKS]
-    named = ((number, getattr(hook, "__module__", "")) for _, _, hooks in held for number, hook in hooks.items())
-    ours = {number for number, origin in named if str(origin).startswith("abbe.")}
+    named = [(number, hook) for _, _, hooks in held for number, hook in hooks.items()]
+    if not some:
+        some = [hook for _, hook in named if str(getattr(hook, "__module__", "")).startswith("abbe.")]
+    ours = {number for number, hook in named if any(hook is one for one in some)}
     return changed(
         (module, name, type(hooks)((key, hook) for key, hook in hooks.items() if key not in ours))
         for module, name, hooks in held

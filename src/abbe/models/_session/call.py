@@ -114,6 +114,11 @@ class RawCall(NamedTuple):
     mask: Tensor | None
     causal: bool
     options: Keywords
+    # Of a network that is not from transformers: what it computes itself, and by which rule (None: softmax); and
+    # whether the call is a repetition with other values.
+    own: Callable[[], Tensor] | None = None
+    rule: Rule | None = None
+    again: bool = False
 
     @property
     def in_order(self) -> bool:
@@ -269,6 +274,8 @@ def refuse_weights(where: str, requested: object) -> None:
 
 def model_attention(call: RawCall) -> Tensor:
     """(batch, queries, heads, value width): the model's own softmax, as transformers' SDPA function computes it."""
+    if call.own is not None:
+        return call.own()
     options = call.options
     if options.softcap is not None or options.sink is not None:  # transformers' function has neither
         return normalized_attention("softmax", call)
@@ -283,7 +290,7 @@ def model_attention(call: RawCall) -> Tensor:
 
 def normalized_attention(normalizer: str | Normalizer, call: RawCall) -> Tensor:
     """(batch, queries, heads, value width) with this normalizer and all options of the call."""
-    _, _, query, key, value, mask, causal, options = call
+    _, _, query, key, value, mask, causal, options = call[:8]
     bias = options.position_bias
     if causal:
         # The first query sits at the first key, also with a static cache; abbe.attention aligns the last.

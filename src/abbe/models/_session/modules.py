@@ -34,7 +34,7 @@ class Layers:
 
     def begin_pass(self, prefix: str) -> None:
         """The part of the model at this path starts a forward pass."""
-        for call in [call for call in self._calls if not prefix or call[0].startswith(f"{prefix}.")]:
+        for call in [call for call in self._calls if not prefix or f"{call[0]}.".startswith(f"{prefix}.")]:
             del self._calls[call]
 
     def enter(self, name: str, kind: Literal["self", "cross"]) -> tuple[LayerKey, int, int]:
@@ -95,7 +95,7 @@ PRIVATE = (TAP_PREFIX, SWAP_PREFIX)  # names that a session gives, while it is o
 _NOT_SOFTMAX = ("Linear", "Lightning", "Delta")
 # Where multi-modal models keep what reads text.
 _TEXT_PARTS = ("model.language_model", "language_model", "model.text_model", "text_model")
-_CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
+CROSS_INPUTS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 
 
 def attention_modules(network: nn.Module) -> dict[nn.Module, str]:
@@ -162,7 +162,7 @@ def attention_input(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | N
 
 def attention_kind(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Literal["self", "cross"]:
     named = dict(zip(inspect.signature(module.forward).parameters, args, strict=False)) | kwargs
-    cross = getattr(module, "is_cross_attention", False) or any(named.get(name) is not None for name in _CROSS_INPUTS)
+    cross = getattr(module, "is_cross_attention", False) or any(named.get(name) is not None for name in CROSS_INPUTS)
     return "cross" if cross else "self"
 
 

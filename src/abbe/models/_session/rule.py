@@ -49,6 +49,22 @@ def standing_rule(module: nn.Module, heads: int) -> Rule | None:
     return _named_rule(name, heads) if name.startswith(LOADED_PREFIX) else None
 
 
+def rule_of(call: RawCall) -> Rule | None:
+    """The rule by which a module computes a call now: that of a swap, of its folder or name, or of the call itself."""
+    return in_full(standing_rule(call.module, call.query.shape[1]), call)
+
+
+def in_full(rule: Rule | None, call: RawCall) -> Rule | None:
+    """A rule in which heads that keep the module's own attention have the normalizer of the call."""
+    if rule is None or call.rule is None:
+        return rule or call.rule
+    own = call.rule[0].normalizer
+    of_some = any(one.normalizer is None and len(one.heads) < call.query.shape[1] for one in rule)
+    if own is not None and of_some and any(part._given.get("heads", 1) > 1 for part in parts_of(own)):
+        raise AbbeError(f"{call.where} computes with {own}, which has a value for each head: swap all of them, or none")
+    return tuple(replace(one, normalizer=one.normalizer or own) for one in rule)
+
+
 def has_rule(network: nn.Module) -> bool:
     """Whether some module of a network may compute with anything but the model's own softmax."""
     named = any((base_name(config) or "").startswith(LOADED_PREFIX) for config in configs_within(network))
@@ -79,7 +95,7 @@ KERNELS_FROM = 1 << 11
 
 def attention_by(call: RawCall, rule: Rule | None) -> Tensor:
     """(batch, queries, heads, value width): what a module with this rule computes; None is the model's own softmax."""
-    if rule is None:
+    if rule is None or rule is call.rule:
         return model_attention(call)
     if call.mask is None and not call.causal and call.query.shape[-2] > 1:  # whatever the module declares
         refuse_order(rule, f"but {call.where} shows all keys")
@@ -108,7 +124,7 @@ def _attention(call: RawCall, groups: Rule) -> Tensor:
 
 
 def _of_group(call: RawCall, group: HeadGroup, own: Tensor | None) -> Tensor:
-    where, module, query, key, value, mask, causal, options = call
+    where, module, query, key, value, mask, causal, options = call[:8]
     heads = group.heads
     if group.normalizer is None and own is not None:
         return take(own, heads, 2)

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from ..._arguments import plain, positive, several, shown, whole, window_lengths, yes_or_no
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, Window, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, Loss, Window, swap
 from ...runs.cost import estimate, plan_memory
-from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, settings_for
+from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, TokensLike, settings_for
 from ...runs.loss import check_causal, check_targets, last_targets, next_token_losses, window_losses
 from ...runs.measuring import Job, at_work, measure_runs
 from ...runs.study import study
@@ -36,11 +36,12 @@ _Key = tuple[int, str, int | None]  # of a curve: length, way and layer, None fo
 
 @study(Capacity)
 def capacity(
-    model: ModelLike = "embedded", text: TextLike | None = None, *,
+    model: ModelLike = "embedded", text: TextLike | None = None, *, tokens: TokensLike | None = None,
     tau: float | Sequence[float] = TAUS, lengths: int | Sequence[int] | None = None, windows: int = 8,
     way: str | Sequence[str] = ("deletion", "renormalised"), grid: str = "exact", layers: bool = True,
     layer_lengths: int | Sequence[int] | None = None, layer_windows: int = 4, queries: int = 64, targets: str = "all",
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    loss: Loss | None = None,
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Capacity:  # fmt: skip
@@ -53,7 +54,7 @@ def capacity(
     work, a large one that the model reads widely.
 
     Args:
-        model, text: as for `diagnose`.
+        model, text, tokens: as for `diagnose`.
         tau: the rise that is allowed, relative to the baseline's loss on the same windows, in (0, 1); one or several.
         lengths: window lengths in tokens; by default 128, 256, 512 and 1024, as far as the model's context goes.
         windows: how many windows of each length; intervals come from resampling them in pairs.
@@ -73,7 +74,7 @@ def capacity(
         level: coverage of the intervals, in (0, 1).
         resamples: number of bootstrap resamples, >= 1.
         folder: keep losses there as they are measured; an interrupted study is resumed.
-        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
+        tokenizer, loss, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         N* of the model and of every layer, with intervals, and every loss that was evaluated.
@@ -93,7 +94,9 @@ def capacity(
         >>> result.table.select("length", "way", "tau").rows()
         [(32, 'renormalised', 0.05)]
     """
-    with at_work(Capacity, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+    with at_work(
+        Capacity, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss
+    ) as job:
         check_causal(job.model, "capacity")
         long_enough = [length for length in _LENGTHS if length > (last_targets(targets) or 0)]
         base = settings_for(

@@ -25,11 +25,20 @@ from ... import measures, models, studies
 from ..._arguments import between, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...measures import Reading, Rows, State
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, plan, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Loss, Text, Tokens, Window, plan, swap
 from ...normalizers import Normalizer, normalizer
 from ...results import finite
 from ...runs.cost import plan_memory
-from ...runs.inputs import MOST_RESAMPLES, FolderLike, ModelLike, Placed, TextLike, checked_seed, windows_for
+from ...runs.inputs import (
+    MOST_RESAMPLES,
+    FolderLike,
+    ModelLike,
+    Placed,
+    TextLike,
+    TokensLike,
+    checked_seed,
+    windows_for,
+)
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
@@ -60,11 +69,12 @@ _TRIES = 2  # the best counts: the first one warms up, and disturbances only mak
 
 @study(Comparison, extra="all")
 def compare(
-    model: ModelLike = "embedded", text: TextLike | None = None, *,
+    model: ModelLike = "embedded", text: TextLike | None = None, *, tokens: TokensLike | None = None,
     normalizers: NormalizersLike | None = None, length: int | None = None, windows: int = 8, queries: int = 32,
     tau: float = 0.05, grid: str = "coarse",
     needle_lengths: int | Sequence[int] | None = None, prompts: int = 4, calibrate: bool = False,
     seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    loss: Loss | None = None,
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Comparison:  # fmt: skip
@@ -73,7 +83,7 @@ def compare(
     Each alternative is swapped into all layers and heads, or into some of them; all read the same windows.
 
     Args:
-        model, text: as for `diagnose`.
+        model, text, tokens: as for `diagnose`.
         normalizers: what to swap: specs, patterns with specs (a mapping, or in one line "layers.3=topk:k=32; ..."), or
             "file:PATH" of a saved swap. By default entmax:alpha=1.5, sparsemax, topk:k=32 and topp:p=0.9.
         length: window length in tokens; by default 512, or the model's context where it is shorter.
@@ -93,7 +103,7 @@ def compare(
         resamples: number of bootstrap resamples, >= 1.
         folder: keep measurements there, and the page `compare.html` (`abbe.compare` writes it); an interrupted
             comparison is resumed.
-        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
+        tokenizer, loss, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         A row for the baseline and for every alternative, and which one to take, or that none helps. A rise of the loss
@@ -118,13 +128,16 @@ def compare(
         'Too few windows to judge: ...'
     """
     alternatives = as_alternatives(ALTERNATIVES if normalizers is None else normalizers)
-    with at_work(Comparison, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+    with at_work(
+        Comparison, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss
+    ) as job:
         check_causal(job.model, "comparing normalizers")
         context = job.model.context
         length = min(LENGTH, context or LENGTH) if length is None else whole("length", length)
         settings = CompareSettings(
             length, whole("windows", windows), whole("queries", queries, least=1), between("tau", tau, 0, 1, 0.05),
-            needle_lengths_for(length, needle_lengths, context), whole("prompts", prompts, least=1, most=MOST_PROMPTS),
+            () if tokens is not None else needle_lengths_for(length, needle_lengths, context),
+            whole("prompts", prompts, least=1, most=MOST_PROMPTS),
             yes_or_no("calibrate", calibrate), checked_seed(seed), between("level", level, 0, 1, 0.95),
             whole("resamples", resamples, least=1, most=MOST_RESAMPLES), checked_grid(grid),
         )  # fmt: skip
@@ -198,6 +211,12 @@ def _alternative(given: Any) -> Alternative:
 
 def halves(text: Text) -> tuple[Text, Text]:
     """The text in two parts that share no word, cut at a space near its middle."""
+    if isinstance(text, Tokens):
+        parts = torch.tensor_split(text.ids, 2)
+        first, second = (
+            Tokens(f"{text.name}, {which} half", "", ids) for which, ids in zip(("first", "second"), parts, strict=True)
+        )
+        return first, second
     middle = len(text.content) // 2
     cut = next((place for place in range(middle, len(text.content)) if text.content[place].isspace()), middle)
     return Text(f"{text.name}, first half", text.content[:cut]), Text(f"{text.name}, second half", text.content[cut:])
@@ -215,9 +234,13 @@ class _Comparing:
         self.for_fitting: Text | None
         self.for_fitting, read = halves(job.text) if settings.calibrate else (None, job.text)
         self.windows = windows_for(self.model, read, (settings.length,), settings.windows, settings.seed)
-        maker = PromptMaker(self.model.tokenizer, read, settings.seed)
-        self.prompts: list[Prompt] = maker.make(settings.needle_lengths, settings.prompts)
-        self.skipped = [*self.windows.skipped, *maker.skipped]
+        self.prompts: list[Prompt] = []
+        if isinstance(read, Tokens):
+            self.skipped = [*self.windows.skipped, "needle test: its prompts are words, and token ids are none"]
+        else:
+            maker = PromptMaker(self.model.tokenizer, read, settings.seed)
+            self.prompts = maker.make(settings.needle_lengths, settings.prompts)
+            self.skipped = [*self.windows.skipped, *maker.skipped]
         self._logits: Logits | None = None
         self.fitted: dict[str, int] = {}  # number of the alternative by part
         for number, alternative in enumerate(alternatives):

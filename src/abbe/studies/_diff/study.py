@@ -18,10 +18,21 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Windows, evaluating, shape_of, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Loss, Tokens, Windows, evaluating, shape_of, swap
 from ...results import MANIFEST, Run, open_run, read_manifest
 from ...runs.executors import all_stages
-from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, as_folder, as_model, as_text, settings_for
+from ...runs.inputs import (
+    FolderLike,
+    ModelLike,
+    Placed,
+    Settings,
+    TextLike,
+    TokensLike,
+    as_folder,
+    as_model,
+    as_text,
+    settings_for,
+)
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, finished_manifest, measure_runs, study_facts
 from ...runs.parts import Parts, claim_folder
@@ -51,10 +62,11 @@ _OTHER_WINDOWS = "{0} and {1} have different windows, since their tokenizers dif
 @study(Difference, named_by="other")
 def diff(
     model: ModelLike | Sequence[ModelLike] = "embedded", other: ModelLike | None = None,
-    text: TextLike | None = None, *,
-    with_a: str | None = None, with_b: str | None = None, lengths: int | Sequence[int] | None = None,
-    windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
-    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
+    text: TextLike | None = None, *, tokens: TokensLike | None = None, with_a: str | None = None,
+    with_b: str | None = None, lengths: int | Sequence[int] | None = None, windows: int = 8,
+    queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value", seed: int = 0,
+    level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    loss: Loss | None = None, device: DeviceLike | None = None,
     dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Difference:  # fmt: skip
     """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not.
@@ -65,11 +77,11 @@ def diff(
         model: the first side: a model as for `diagnose`, or the folder of a run of `diagnose` or `report`. A folder or
             a glob of checkpoints, or a list of models, stands for several sides: first and last are compared, and all
             of them give curves.
-        other: the second side; the model itself if it is left out and one of the next two is given.
+        other: the second side; the model itself if it is left out and one of `with_a` and `with_b` is given.
+        text, tokens: as for `diagnose`; leave them out for finished runs, which have theirs.
         with_a: normalizers to swap into the first side, as for `swap`: a spec, "PATTERN=SPEC; PATTERN=SPEC", or
             "file:PATH".
         with_b: normalizers to swap into the last side.
-        text: as for `diagnose`; leave it out for finished runs, which have theirs.
         lengths: window lengths in tokens; by default 256, or the model's context if less.
         windows: how many per length; intervals come from resampling them.
         queries: how many per window, one from each of as many equal stretches, or "all".
@@ -80,7 +92,7 @@ def diff(
             measures) is at most 1 - level.
         resamples: number of bootstrap resamples, >= 1.
         folder: for the runs; an interrupted study is resumed.
-        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
+        tokenizer, loss, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         A row for each head and measure with both values and their difference, the largest changes first. A small
@@ -108,14 +120,15 @@ def diff(
     if any(runs):
         if not all(runs):
             raise AbbeError("a run cannot be compared with a model: give two models, or two runs")
-        if text is not None:
+        if text is not None or tokens is not None:
             raise AbbeError("runs were measured on a text already: leave the text out")
         if any(swaps):
             raise AbbeError("runs were measured already, so nothing can be swapped in: name the models themselves")
         return _of_runs([Path(side) for side in sides], place)  # type: ignore[arg-type]
-    source = as_text(text)
+    source = as_text(text, tokens)
+    by_ids = isinstance(source, Tokens)
     # The first two are loaded together, so that a misfit is refused before anything is measured; others one by one.
-    loaded = [as_model(side, tokenizer, progress, placed) for side in sides[:2]]
+    loaded = [as_model(side, tokenizer, progress, placed, by_ids, loss) for side in sides[:2]]
     with watching(progress) as watch:
 
         def job_of(side: LoadedModel) -> Job:
@@ -139,7 +152,9 @@ def diff(
         def fitting(number: int) -> Job:
             """A model that has the shape and the tokens of the first."""
             given = models[number]
-            job = job_of(given if isinstance(given, LoadedModel) else as_model(given, tokenizer, placed=placed))
+            job = job_of(
+                given if isinstance(given, LoadedModel) else as_model(given, tokenizer, False, placed, by_ids, loss)
+            )
             both = names[0], names[number]
             shapes = [shape_of(one.model.network, one.model.kind) for one in (first, job)]
             _check_same(both, [_SHAPE.format(shape.layers, shape.heads) for shape in shapes], _OTHER_SHAPE)

@@ -146,17 +146,40 @@ ENOUGH_WINDOWS = 8  # of each length: intervals of 95 % from 8 windows hold 93 %
 _CAN_RAISE = "swapped in without calibration it can raise the loss"
 # What `abbe report` does without these options, as a manifest has it.
 _USUAL = {"lengths": list(REPORT_LENGTHS), "queries": 64, "sizes": list(DEFAULT_GRID), "vectors": "value"}
+_MEMORY = "memory"  # source of a network that is not from transformers
+_KEYWORDS = {"with": "normalizers", "out": "folder"}  # of options that have another name in Python
 _FILE = re.compile(r"[^/\\]+\.\w{1,8}")
 
 
 def _command(manifest: Mapping[str, Any], command: str, *options: str) -> str:
     """A command line for the model and the text of a run, which runs as it is printed."""
     model, seed = part_of(manifest, "model"), part_of(manifest, "settings").get("seed")
-    files = part_of(manifest, "given").get("text")
+    text = part_of(manifest, "text")
+    if model.get("source") == _MEMORY:
+        return _in_python(command, [*options, *_options("seed", [seed] if seed else [])], "tokens" in text)
+    files, name = part_of(manifest, "given").get("text"), str(text.get("name") or "")
     if files is None:
-        files = _text_files(str(part_of(manifest, "text").get("name") or ""))
-    shared = [*_options("seed", [seed] if seed else []), *_placed_options(model), *_options("text", files)]
+        files = _text_files(name)
+    read = _options("text", files)
+    if "tokens" in text:
+        read = ["--tokens", name if _FILE.fullmatch(name) else "TOKENS.npy"]
+    shared = [*_options("seed", [seed] if seed else []), *_placed_options(model), *read]
     return shlex.join(["abbe", command, _model_argument(model), *options, *shared])
+
+
+def _in_python(command: str, options: Sequence[str], by_ids: bool) -> str:
+    """The same for a network that no command can name: options as keywords."""
+    rest, given = list(options), ["network", "tokens=tokens" if by_ids else "text, tokenizer=tokenizer"]
+    while rest:
+        name = rest.pop(0).removeprefix("--")
+        if not rest or rest[0].startswith("--"):
+            given.append(f"{name.removeprefix('no-')}={not name.startswith('no-')}")
+            continue
+        value = rest.pop(0)
+        numbers = re.fullmatch(r"[\d.]+(,[\d.]+)*", value)
+        shown = f"[{value.replace(',', ', ')}]" if numbers and "," in value else value if numbers else repr(value)
+        given.append(f"{_KEYWORDS.get(name, name)}={shown}")
+    return f"abbe.{command}({', '.join(given)})"
 
 
 def _options(name: str, values: Iterable[Any]) -> list[str]:

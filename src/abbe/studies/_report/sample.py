@@ -13,7 +13,7 @@ from torch import Tensor
 from ... import normalizers
 from ..._errors import AbbeError
 from ...measures import Rows
-from ...models import AttentionCall, LoadedModel, Text, Window
+from ...models import AttentionCall, LoadedModel, Text, Tokens, Window
 from ...runs.inputs import Settings
 from ...runs.loss import loss_and_guessing
 from ...runs.window import PassReader, is_over, rows_of_call, seeded, token_vectors
@@ -355,6 +355,8 @@ def token_texts(tokenizer: Any, text: Text, window: Window) -> tuple[str, ...]:
     character, is shown by its name. A later part of a character is shown as "·", a long token is cut.
     """
     ids = window.tokens.tolist()
+    if isinstance(text, Tokens):
+        return tuple(map(str, ids if tokenizer is None else tokenizer.convert_ids_to_tokens(ids)))
     special = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)["special_tokens_mask"]
     before, stop = special.index(0), len(ids) - special[::-1].index(0)
     texts = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text as Words
 
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, Text
+from ...models import DeviceLike, DeviceMap, DtypeLike, Loss, Text
 from ...results import RUN_COLUMNS, TABLE, Result, Run, read_content, read_table
-from ...runs.inputs import REPORT_LENGTHS, FolderLike, ModelLike, Placed, TextLike, settings_for
+from ...runs.inputs import REPORT_LENGTHS, FolderLike, ModelLike, Placed, TextLike, TokensLike, settings_for
 from ...runs.measuring import at_work, measure_runs
 from ...runs.study import study
 from ...views import Page, TextTable, View
@@ -318,10 +318,13 @@ def _beside(key: KeyNumber) -> list[str]:
 def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Details that the manifest holds."""
     model, text, settings = (part_of(manifest, name) for name in ("model", "text", "settings"))
-    characters, error = text.get("characters"), part_of(manifest, "self_check").get("error")
+    of_tokens = text.get("characters") is None
+    size, error = text.get("tokens" if of_tokens else "characters"), part_of(manifest, "self_check").get("error")
     details: dict[str, Any] = {
         "model": " · ".join(str(part) for part in (model.get("name"), model.get("about"), model.get("class")) if part),
-        "text": text.get("name", "") if characters is None else f"{text.get('name', '')}, {characters:,} characters",
+        "text": text.get("name", "")
+        if size is None
+        else f"{text.get('name', '')}, {size:,} {'tokens' if of_tokens else 'characters'}",
         "queries": f"{settings['queries']} per window" if settings.get("queries") else "",
         "token vectors": settings.get("vectors") or "",
         "normalizer": settings.get("normalizer") or "as in the model",
@@ -336,17 +339,19 @@ def _facts(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 @study(Report, extra="all")
 def report(
-    model: ModelLike = "embedded", text: TextLike | None = None, *, lengths: int | Sequence[int] | None = None,
+    model: ModelLike = "embedded", text: TextLike | None = None, *, tokens: TokensLike | None = None,
+    lengths: int | Sequence[int] | None = None,
     windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
     temperatures: float | Sequence[float] = (0.05, 0.1, 0.2, 0.35, 0.5, 0.7, 1.0, 2.0), seed: int = 0,
     level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
+    loss: Loss | None = None,
     device: DeviceLike | None = None, dtype: DtypeLike | None = None, device_map: DeviceMap | None = None,
     progress: bool = True,
 ) -> Report:  # fmt: skip
     """How selective every attention head is, where selection breaks down, and what to do about it: one offline page.
 
     Args:
-        model, text: as for `diagnose`.
+        model, text, tokens: as for `diagnose`.
         lengths: window lengths in tokens; by default 64, 128, 256, 512 and 1024, as far as the model's context goes.
         windows: how many windows of each length; intervals come from resampling them.
         queries: how many queries per window, one from each of as many equal stretches, or "all".
@@ -358,7 +363,7 @@ def report(
         resamples: number of bootstrap resamples, >= 1.
         folder: keep the run there, as `open_run` reads it, and the page `report.html` (`abbe.report` writes it);
             finished parts are not measured again.
-        tokenizer, device, dtype, device_map, progress: as for `diagnose`.
+        tokenizer, loss, device, dtype, device_map, progress: as for `diagnose`.
 
     Returns:
         Five numbers, verdicts on the model and on every head, and advice, each with its rule. High separability and a
@@ -382,7 +387,9 @@ def report(
         >>> report.verdicts[0].sentence
         '...'
     """
-    with at_work(Report, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+    with at_work(
+        Report, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map), tokens, loss
+    ) as job:
         settings = settings_for(
             job.model.context, lengths=lengths, usual=REPORT_LENGTHS, windows=windows, queries=queries, sizes=sizes,
             vectors=vectors, temperatures=temperatures, seed=seed, level=level, resamples=resamples,
@@ -390,7 +397,10 @@ def report(
         cut = job.windows(settings)
         alternatives, sample = AlternativesReader(job.model, cut, settings), SampleReader(job.model, cut, settings)
         (measured,) = measure_runs(job, [settings], cut, overhead=_OVERHEAD, beside=(alternatives, sample))
-        run = Run(measured.run.table, {**measured.run.manifest, "given": {"text": _files_given(text)}})
+        run = Run(
+            measured.run.table,
+            {**measured.run.manifest, "given": {"text": None if tokens is not None else _files_given(text)}},
+        )
         return Report.of(run, alternatives.table(), sample.sample(job.text))
 
 
