@@ -54,7 +54,8 @@ def diff(
     text: TextLike | None = None, *,
     with_a: str | None = None, with_b: str | None = None, lengths: int | Sequence[int] | None = None,
     windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
-    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None, device: DeviceLike | None = None,
+    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None,
+    tokenizer: Any = None, device: DeviceLike | None = None,
     dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Difference:  # fmt: skip
     """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not.
