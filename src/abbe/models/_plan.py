@@ -285,14 +285,14 @@ _HEADER = ("layers", "heads", "normalizer", "pattern")
 _UNCHANGED = "unchanged"  # heads that keep the model's attention
 
 
-def plan(model: object, what: What) -> Plan:
+def plan(model: object, what: What | None) -> Plan:
     """What `swap(model, what)` would do, without doing it: which normalizer each layer and head would get.
 
     The model may be in use meanwhile, also under a tap or a swap.
 
     Args:
         model: a transformers model, or what `load` returns.
-        what: all that `swap` takes; a mistake in it is the same error.
+        what: all that `swap` takes; a mistake in it is the same error. None: what it computes with now.
 
     Returns:
         A mapping from layer paths to groups of heads, which prints as a table.

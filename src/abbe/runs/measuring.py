@@ -66,6 +66,7 @@ class Job:
         described = {name: getattr(model, name) for name in names} | {"class": type(model.network).__name__}
         if (standing := model.plan) is not None:
             described["normalizers"] = standing.as_lines()
+            described["swapped"] = model.swapped
         self.facts |= study_facts(self.study, settings) | {
             "model": described | {"device": model.devices, "dtype": model.precision},
             "text": {"name": text.name, "characters": len(text.content), "fingerprint": text.fingerprint},
