@@ -71,8 +71,9 @@ def test_a_checkpoint_of_a_swapped_model_is_resumed(tmp_path: Path) -> None:
         abbe.swap(network, what)
         module, monitor = Module(network), abbe.Monitor(every=2)
         trainer = lightning.Trainer(
-            max_steps=steps, callbacks=[monitor.lightning()], accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+            max_steps=steps, callbacks=[monitor.lightning()], accelerator="cpu", devices=1, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=tmp_path,
         )  # fmt: skip
         data = torch.utils.data.DataLoader(list(batches(1)), batch_size=None)  # type: ignore[arg-type]
         trainer.fit(module, data, ckpt_path=resume)
