@@ -19,6 +19,7 @@ EXAMPLES = {
     "own_transformer": "1 min",
     "watch_trainer": "1 min",
     "lift_and_export": "1 min",
+    "lora_entmax": "2 min, and needs peft",
 }
 
 
@@ -66,7 +67,7 @@ RUNS = {
         ("abbe train temperature --with softmax --with sparsemax --optimizer sgd --optimizer adamw --out {here}",),
         "4 min",
     ),
-    **{name: Run((f"examples/{name}.py --out {{here}}",), cost) for name, cost in EXAMPLES.items()},
+    **{name: Run((f"examples/{name}.py --out {{here}}",), cost, "needs" in cost) for name, cost in EXAMPLES.items()},
     "smollm2": Run(
         ("abbe report smollm2 --lengths 64,256 --windows 2 --out {here}",), "3 min, after `abbe pull smollm2`", True
     ),

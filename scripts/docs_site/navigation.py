@@ -11,7 +11,7 @@ START = ["index.md", "gallery.md"]
 MORE = ["other-tools.md", "contributing.md", "changelog.md"]
 HOW_TO = (
     *("report", "measuring", "normalizers", "swapping", "comparing", "calibrating", "lifting", "exporting"),
-    *("evaluating", "capacity", "diff", "training", "scale", "tap", "own-network", "entmax"),
+    *("evaluating", "capacity", "diff", "training", "checkpoints", "scale", "tap", "own-network", "entmax"),
 )
 EXPLANATION = (
     *("measures", "intervals", "theory", "reproducing", "report-rules", "normalizers", "comparing", "capacity"),

@@ -65,6 +65,7 @@ SMALL = {
     "own_figure": (["--length", "128", "--windows", "2"], "separability of the top 20 tokens: narrow half"),
     "mass_law": (["--length", "64", "--windows", "2"], "embedded: counted over predicted"),
     "own_transformer": (["--steps", "20", "--context", "64"], "alphas that the heads learned"),
+    "lora_entmax": (["--steps", "8", "--length", "64"], "merged: loaded again, the same logits: True"),
     "watch_trainer": (["--steps", "4", "--length", "64"], "too fast: loss"),
     "lift_and_export": (
         ["--windows", "2", "--length", "128", "--steps", "0"],
@@ -78,6 +79,8 @@ LIMIT = 240  # seconds, on cores that others use, too
 @pytest.mark.parametrize("name", SMALL)
 def test_an_example_runs_and_leaves_its_picture(name: str, tmp_path: Path) -> None:
     arguments, expected = SMALL[name]
+    if name == "lora_entmax":
+        pytest.importorskip("peft")  # `make test-ecosystem` runs it
     command = [sys.executable, str(EXAMPLES / f"{name}.py"), "--out", "here", *arguments]
     paths = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     offline = os.environ | {"PYTHONPATH": paths, "HF_HUB_OFFLINE": "1"}

@@ -69,13 +69,15 @@ def test_a_checkpoint_of_a_swapped_model_is_resumed(tmp_path: Path) -> None:
     def fitted(what: str, steps: int, resume: Path | None = None) -> Any:
         network = gpt2(dropout=0.0)
         abbe.swap(network, what)
-        module = Module(network)
+        module, monitor = Module(network), abbe.Monitor(every=2)
         trainer = lightning.Trainer(
-            max_steps=steps, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-            enable_progress_bar=False, enable_model_summary=False, default_root_dir=tmp_path,
+            max_steps=steps, callbacks=[monitor.lightning()], accelerator="cpu", devices=1, logger=False,
+            enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+            default_root_dir=tmp_path,
         )  # fmt: skip
         data = torch.utils.data.DataLoader(list(batches(1)), batch_size=None)  # type: ignore[arg-type]
         trainer.fit(module, data, ckpt_path=resume)
+        assert monitor.silent is None
         trainer.save_checkpoint(tmp_path / f"{steps}.ckpt")
         return module
 

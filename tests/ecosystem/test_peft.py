@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -187,6 +189,15 @@ def test_an_adapter_has_its_plan_beside_it(order: str, tmp_path: Path) -> None:
         abbe.load(tmp_path)
 
 
+def test_the_example_runs(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "examples" / "lora_entmax.py"
+    command = [sys.executable, str(script), "--out", "here", "--steps", "8", "--length", "64"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for one in ("adapter", "merged"):
+        assert f"{one}: loaded again, the same logits: True" in done.stdout
+
+
 def test_a_merged_model_is_saved_with_the_plan(tmp_path: Path) -> None:
     model, _ = learned("after")
     network = model.merge_and_unload()
@@ -218,7 +229,8 @@ def test_trainer_resumes_an_adapter_with_the_values_of_its_plan(tmp_path: Path) 
             str(tmp_path / folder), max_steps=6, save_steps=3, per_device_train_batch_size=2, learning_rate=1e-2,
             report_to="none", use_cpu=True, disable_tqdm=True, dataloader_pin_memory=False,
         )  # fmt: skip
-        transformers.Trainer(model, args, train_dataset=rows).train(resume_from_checkpoint=resume)
+        callbacks = [] if resume else [abbe.Monitor(every=2)]
+        transformers.Trainer(model, args, train_dataset=rows, callbacks=callbacks).train(resume_from_checkpoint=resume)
         assert all(parameter.requires_grad for parameter in swapped.parameters())
         return dict(model.state_dict())
 
@@ -226,5 +238,7 @@ def test_trainer_resumes_an_adapter_with_the_values_of_its_plan(tmp_path: Path) 
     checkpoint = tmp_path / "whole" / "checkpoint-3"
     with pytest.warns(UserWarning, match="an adapter has no values of normalizers that learn"):
         resumed = trained(f"file:{checkpoint / PLAN}", "part", str(checkpoint))
+    result: Any = abbe.open(tmp_path / "whole" / "abbe")
+    assert result.steps["step"].to_list() == [1, 2, 4, 6]
     assert whole.keys() == resumed.keys()
     assert all(torch.equal(value, resumed[name]) for name, value in whole.items())

@@ -33,7 +33,10 @@ def test_a_run_is_resumed_and_its_checkpoint_loaded(tmp_path: Path) -> None:
     whole, resumed = (tiny_models.llama(vocab_size=256) for _ in range(2))
     for network, resume in ((whole, None), (resumed, str(tmp_path / "checkpoint-2"))):
         abbe.swap(network, LEARNED)
-        trainer(network, tmp_path).train(resume_from_checkpoint=resume)
+        callbacks = [] if resume else [abbe.Monitor(every=2)]
+        trainer(network, tmp_path, callbacks=callbacks).train(resume_from_checkpoint=resume)
+    result: abbe.Result = abbe.open(tmp_path / "abbe")
+    assert result.steps["step"].to_list() == [1, 2, 4]  # type: ignore[attr-defined]
     assert all(torch.equal(value, resumed.state_dict()[name]) for name, value in whole.state_dict().items())
     with torch.no_grad():
         wanted = whole.eval()(input_ids=tiny_models.tokens()).logits

@@ -29,7 +29,7 @@ from ._plan import Groups, Normalizers, Plan, layers_of, write_groups
 from ._session import models_within
 from ._session.call import Rule
 from ._session.modules import CARRIED_FILE, CARRIED_NAME, configs_within
-from ._session.rule import GROUPS, SWAPPED, put, standing_rule
+from ._session.rule import GROUPS, SWAPPED, has_rule, put, standing_rule
 
 _PREFIX, _ENTRY, _FORMAT = "Abbe", "abbe", 1
 _AUTO = ("CausalLM", "Seq2SeqLM", "MaskedLM", "TextEncoding")
@@ -155,8 +155,9 @@ def _adapters(network: Any) -> list[Any]:
 
 def _save_adapter(network: Any, config: Any, folder: str | os.PathLike[str], **options: Any) -> None:
     type(config).save_pretrained(config, folder, **options)
-    groups_of = _groups_of(network)
-    _write(network, groups_of, _tensors(network, groups_of, {}), Path(folder))
+    if has_rule(network):  # not after set_attn_implementation('sdpa')
+        groups_of = _groups_of(network)
+        _write(network, groups_of, _tensors(network, groups_of, {}), Path(folder))
 
 
 # -- Loaded again -----------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ def _attend(call: RawCall) -> Tensor:
     for group in rule:
         learned = None if group.normalizer is None else next(group.normalizer.parameters(), None)
         if group.normalizer is not None and learned is not None and learned.device != call.query.device:
-            group.normalizer.to(call.query.device)  # normalizers are no part of the network, which may have moved
+            group.normalizer.to(call.query.device)  # those of a name are no part of the network
     if not call.in_order:
         refuse_order(rule, f"and {call.where} is an encoder's or a cross attention")
     return attention_by(call, rule)

@@ -18,7 +18,7 @@ from accelerate import Accelerator
 from cli_runs import run_main
 from folders import change, save
 from safetensors.torch import load_file
-from tiny_models import FAMILIES, gpt2, llama, tokens
+from tiny_models import FAMILIES, byte_tokenizer, gpt2, llama, tokens
 from torch import Tensor
 from transformers import AutoModel, AutoModelForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
@@ -459,6 +459,7 @@ def test_the_best_model_is_loaded_at_the_end_with_its_values(tmp_path: Path) -> 
             network, tmp_path, max_steps=6, save_steps=2, eval_strategy="steps", eval_steps=2, learning_rate=0.1,
             load_best_model_at_end=True, greater_is_better=True,
         )  # fmt: skip
+        run.add_callback(abbe.Monitor(every=2))
         run.train()
         best = run.state.best_model_checkpoint
         assert not best.endswith("checkpoint-6")  # greater is better, and the loss falls
@@ -466,6 +467,8 @@ def test_the_best_model_is_loaded_at_the_end_with_its_values(tmp_path: Path) -> 
         run.save_model(str(tmp_path / "final"))
         wanted = logits(network)
     assert torch.equal(logits(read(tmp_path / "final")), wanted)
+    result: Any = abbe.open(tmp_path / "abbe")
+    assert result.steps["step"].to_list() == [1, 2, 4, 6]
 
 
 def saved_part(network: Any) -> dict[str, Tensor]:
@@ -492,6 +495,17 @@ def test_a_loaded_model_learns_on_as_the_swapped_one_would(tmp_path: Path) -> No
     assert torch.equal(logits(read(tmp_path / "again")), logits(swapped))
     frozen = abbe.load("embedded").network
     assert not any(parameter.requires_grad for parameter in frozen.parameters())  # as all that `load` gives
+
+
+def test_a_checkpoint_is_measured_like_the_swapped_model(tmp_path: Path) -> None:
+    network, tokenizer = llama(vocab_size=256), byte_tokenizer()
+    text = abbe.Text("prose", "To be or not to be, that is the question. " * 40)
+    options: dict[str, Any] = {"lengths": 24, "windows": 2, "queries": 4, "progress": False}
+    with moved(swap(network, MIXED)):
+        save(network, tmp_path)
+        one = abbe.diagnose(network, text, tokenizer=tokenizer, **options)
+    other = abbe.diagnose(tmp_path, text, **options)
+    assert one.table.drop("model", strict=False).equals(other.table.drop("model", strict=False))
 
 
 # -- Bad input --------------------------------------------------------------------------------------------------------

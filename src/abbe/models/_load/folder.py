@@ -47,14 +47,14 @@ def check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise AbbeError(f"{folder} is a file: give the folder that it lies in, or a .gguf file")
     if (folder / ADAPTER).is_file():
-        base = shown(read_settings(folder, ADAPTER).get("base_model_name_or_path"))
+        settings = read_settings(folder, ADAPTER)
+        base = shown(settings.get("base_model_name_or_path"))
         if (folder / "config.json").is_file():
             raise AbbeError(
                 f"{folder} holds a model and a PEFT adapter of {base}: move {ADAPTER} away to load the model without "
                 "it, or save the result of merge_and_unload()"
             )
-        plan = folder / CARRIED_FILE
-        then = f", then abbe.swap(model, 'file:{plan}')," if plan.is_file() else ""
+        then = f", then abbe.swap(model, 'file:{folder / CARRIED_FILE}')," if "abbe" in settings else ""
         raise AbbeError(
             f"{folder} is a PEFT adapter of {base}, not a model: give abbe PeftModel.from_pretrained(base, folder)"
             f"{then} instead of a name, or the folder to which you save its merge_and_unload()"
