@@ -285,6 +285,25 @@ def test_a_copy_made_during_a_swap_is_refused() -> None:
     assert torch.equal(network(x), plain)
 
 
+def test_another_network_after_an_interrupted_pass() -> None:
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*args: object) -> None:
+        raise Interrupted
+
+    network, other, x = decoder(), as_written(decoder(seed=1), by_abbe("topk:k=2")), ids()
+    plain = other(x), F.scaled_dot_product_attention(*[states()[:, None]] * 3)
+    handle = network.blocks[1].attn.proj.register_forward_pre_hook(interrupt)
+    with swap(network, "sparsemax"):
+        with pytest.raises(Interrupted):
+            network(x)
+        assert torch.equal(other(x), plain[0])
+        assert torch.equal(F.scaled_dot_product_attention(*[states()[:, None]] * 3), plain[1])
+        handle.remove()
+        assert torch.equal(network(x), as_written(network, by_abbe("sparsemax"))(x))
+
+
 def test_an_exception_restores_everything() -> None:
     network, x = decoder(), ids()
     plain = network(x)

@@ -31,6 +31,7 @@ from .._network import changed
 from .call import Attend, HeadGroup, Keywords, RawCall
 from .modules import CROSS_INPUTS
 
+_SEEN = (F.scaled_dot_product_attention, F.multi_head_attention_forward)
 _MULTI_HEAD = inspect.signature(F.multi_head_attention_forward)
 # torch's own function, which does not hand itself over again.
 _multi_head = FunctionType(
@@ -171,6 +172,13 @@ class Interception:
 
     def attention(self, rule: Rule[Normalizer], inputs: Inputs, return_weights: bool) -> Tensor | tuple[Tensor, Tensor]:
         """A call of `abbe.attention`, whose last query sits at the last key."""
+        if not self.is_ours():
+            with changed([(handed_over, "to", self._thread.before)]):
+                return (
+                    attended(rule, inputs, return_weights)
+                    if handed_over.to is None
+                    else handed_over.to(rule, inputs, return_weights)
+                )
         given, queries, keys, heads = inputs[:3], inputs.q.shape[-2], inputs.k.shape[-2], inputs.q.shape[-3]
         q, k, v = (x[None] if x.dim() == 3 else x for x in given)
         mask, causal, window = inputs.mask, rule.causal, rule.window
@@ -240,7 +248,6 @@ class Interception:
     ) -> RawCall:
         """The call with four dims everywhere; refused if it is of another form."""
         module, where = self._stack[-1].module, self._where()
-        _refuse_checkpointed_function(where)
         grouped = given[0].dim() > 3
         batches = {x.shape[: -3 if grouped else -2] for x in given}
         key_heads = [x.shape[-3] if grouped else heads for x in given[1:]]
@@ -251,6 +258,28 @@ class Interception:
             )
         query, key, value = (_folded(x, n) for x, n in zip(given, (heads, *key_heads), strict=True))
         return RawCall(where, module, query, key, value, _folded_table(mask, given[0], heads), causal, options)
+
+    def is_ours(self) -> bool:
+        """Whether the innermost module that runs is one of this network, as the frames of Python say.
+
+        Another network may run within a pass, or after one that was interrupted from the keyboard, for which torch
+        calls no hooks. Recomputation of a function for gradient checkpointing would not be seen, so that is refused.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        in_function = False
+        while frame is not None and frame.f_code is not Interception.run.__code__:
+            if frame.f_code is nn.Module._call_impl.__code__:
+                if not self._stack or frame.f_locals["self"] is not self._stack[-1].module:
+                    return False
+                break
+            in_function = in_function or frame.f_globals.get("__name__") == "torch.utils.checkpoint"
+            frame = frame.f_back
+        if frame is not None and in_function:
+            raise AbbeError(
+                f"unsupported: {self._where()} checkpoints a function, whose recomputation is not seen: checkpoint a "
+                "module"
+            )
+        return frame is not None
 
     def _where(self) -> str:
         module = self._stack[-1].module
@@ -289,12 +318,9 @@ class _Mode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        if self._interception.paused:
-            return func(*args, **(kwargs or {}))
-        if func is F.scaled_dot_product_attention:
-            return self._interception.scaled_dot_product(*args, **(kwargs or {}))
-        if func is F.multi_head_attention_forward:
-            return self._interception.multi_head(*args, **(kwargs or {}))
+        seen = self._interception
+        if func in _SEEN and not seen.paused and seen.is_ours():
+            func = seen.scaled_dot_product if func is F.scaled_dot_product_attention else seen.multi_head
         return func(*args, **(kwargs or {}))
 
 
@@ -351,17 +377,6 @@ class _ByHand(TorchFunctionMode):
 def stated_heads(module: nn.Module) -> int | None:
     """How many query heads a module says that it has."""
     return next((n for name in HEADS if isinstance(n := getattr(module, name, None), int) and n > 0), None)
-
-
-def _refuse_checkpointed_function(where: str) -> None:
-    """Recomputation of a function in the backward pass, unlike that of a module, would not be seen."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and (name := frame.f_globals.get("__name__")) != "torch.nn.modules.module":
-        if name == "torch.utils.checkpoint":
-            raise AbbeError(
-                f"unsupported: {where} checkpoints a function, whose recomputation is not seen: checkpoint a module"
-            )
-        frame = frame.f_back
 
 
 def _folded(states: Tensor, heads: int) -> Tensor:
