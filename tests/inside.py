@@ -28,7 +28,6 @@ MODULES = {
     "declared": "abbe._declared",
     # Studies whose rules are not yet tested through them: rates of a machine, tests of changed heads, the search of
     # lift, the fit of a head, prompts, and matched temperatures.
-    "cost_study": "abbe.studies._cost",
     "differences": "abbe.studies._diff.differences",
     "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
