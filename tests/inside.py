@@ -26,7 +26,7 @@ MODULES = {
     "normalizers_registry": "abbe.normalizers._registry",
     # The list of studies: a test that adds one takes it out again.
     "declared": "abbe._declared",
-    # Studies whose rules are not yet tested through them: rates of a machine, tests of changed heads, the search of
+    # Studies whose rules are not yet tested through them: tests of changed heads, the search of
     # lift, the fit of a head, prompts, and matched temperatures.
     "differences": "abbe.studies._diff.differences",
     "lift_rules": "abbe.studies._lift.rules",
@@ -48,9 +48,8 @@ NAMES = {
     "abbe.measures._sensitivity": "directions largest_eigenvalue rank_one_norms",
     # Type checks of all tests begin when a module is imported.
     "abbe._import_hooks": "when_imported",
-    # Studies, as above: a normalizer with values per head, and tokens as a person reads them.
+    # Studies, as above: a normalizer with values per head.
     "abbe.models._plan": "for_heads",
-    "abbe.studies._report.sample": "token_texts",
 }
 
 PLACES = {name: module for module, listed in NAMES.items() for name in listed.split()}

@@ -77,5 +77,6 @@ from ._text import (
     Windows as Windows,
     read_text as read_text,
     special_tokens as special_tokens,
+    token_texts as token_texts,
     windows as windows,
 )
