@@ -26,9 +26,8 @@ MODULES = {
     "normalizers_registry": "abbe.normalizers._registry",
     # The list of studies: a test that adds one takes it out again.
     "declared": "abbe._declared",
-    # Studies whose rules are not yet tested through them: tests of changed heads, the search of
+    # Studies whose rules are not yet tested through them: the search of
     # lift, the fit of a head, prompts, and matched temperatures.
-    "differences": "abbe.studies._diff.differences",
     "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
