@@ -26,12 +26,10 @@ MODULES = {
     "normalizers_registry": "abbe.normalizers._registry",
     # The list of studies: a test that adds one takes it out again.
     "declared": "abbe._declared",
-    # Studies whose rules are not yet tested through them: the search of
+    # Studies whose rules are not yet tested through them: the search
     # lift, the fit of a head, prompts, and matched temperatures.
-    "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
-    "engine_fitting": "abbe.studies._shared.fitting",
     "prompts": "abbe.studies._shared.prompts",
     "swapped": "abbe.studies._shared.swapped",
 }
@@ -47,8 +45,6 @@ NAMES = {
     "abbe.measures._sensitivity": "directions largest_eigenvalue rank_one_norms",
     # Type checks of all tests begin when a module is imported.
     "abbe._import_hooks": "when_imported",
-    # Studies, as above: a normalizer with values per head.
-    "abbe.models._plan": "for_heads",
 }
 
 PLACES = {name: module for module, listed in NAMES.items() for name in listed.split()}
