@@ -26,14 +26,10 @@ MODULES = {
     "normalizers_registry": "abbe.normalizers._registry",
     # The list of studies: a test that adds one takes it out again.
     "declared": "abbe._declared",
-    # Studies whose rules are not yet tested through them: rates of a machine, tests of changed heads, the search of
+    # Studies whose rules are not yet tested through them: the search
     # lift, the fit of a head, prompts, and matched temperatures.
-    "cost_study": "abbe.studies._cost",
-    "differences": "abbe.studies._diff.differences",
-    "lift_rules": "abbe.studies._lift.rules",
     "lift_search": "abbe.studies._lift.search",
     "lift_study": "abbe.studies._lift.study",
-    "engine_fitting": "abbe.studies._shared.fitting",
     "estimates": "abbe.studies._shared.estimates",
     "eval_result": "abbe.studies._eval.result",
     "prompts": "abbe.studies._shared.prompts",
@@ -51,9 +47,6 @@ NAMES = {
     "abbe.measures._sensitivity": "directions largest_eigenvalue rank_one_norms",
     # Type checks of all tests begin when a module is imported.
     "abbe._import_hooks": "when_imported",
-    # Studies, as above: a normalizer with values per head, and tokens as a person reads them.
-    "abbe.models._plan": "for_heads",
-    "abbe.studies._report.sample": "token_texts",
 }
 
 PLACES = {name: module for module, listed in NAMES.items() for name in listed.split()}

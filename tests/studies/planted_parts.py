@@ -15,8 +15,11 @@ Numbers = Callable[[str], Mapping[str, Any] | None]
 
 
 @contextmanager
-def planted(numbers: Numbers) -> Iterator[None]:
-    """`numbers` gives the content of a part by its name, or None for those that are measured."""
+def planted(numbers: Numbers, tensors: dict[str, Any] | None = None) -> Iterator[None]:
+    """`numbers` gives the content of a part by its name, or None for those that are measured.
+
+    `tensors` holds parts of tensors by name; those that it lacks are measured, and kept in it for the next call.
+    """
     read, get = Parts.json, Parts.get_or_make
 
     def known(parts: Parts, name: str) -> dict[str, Any] | None:
@@ -29,4 +32,7 @@ def planted(numbers: Numbers) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Parts, "json", known)
         patch.setattr(Parts, "get_or_make", get_or_make)
+        if tensors is not None:
+            patch.setattr(Parts, "tensors", lambda _, name: tensors.get(name))
+            patch.setattr(Parts, "keep_tensors", lambda _, name, *content: tensors.update({name: content}))
         yield

@@ -17,7 +17,7 @@ import made_up_calibration as of_calibration
 import polars as pl
 import pytest
 from compare_runs import ALONE, DEAR, FEWER, SPARSE, TWO, judged
-from inside import lift_rules
+from planted_lift import lifted
 from synthetic_run import MANIFEST, USUAL, alternatives, made_run
 
 from abbe.results import Run
@@ -121,8 +121,8 @@ def recommendations() -> Iterator[Finding]:
 
 
 def rules_of_a_search() -> Iterator[Finding]:
-    for goal, lengths in (("sparse", [512]), ("loss", [512]), ("retrieval", [512]), ("retrieval", [512, 2048])):
-        yield Finding(goal, "", lift_rules.rule_text(goal, 0.002, 0.95, lengths))
+    for goal, length in (("sparse", 64), ("loss", 64), ("retrieval", 64), ("retrieval", 16)):
+        yield Finding(goal, "", str(lifted(goal=goal, length=length, max_loss=0.002).manifest["rule"]))
 
 
 FINDINGS: dict[str, Callable[[], Iterator[Finding]]] = {

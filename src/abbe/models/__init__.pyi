@@ -91,5 +91,6 @@ from ._text import (
     read_text as read_text,
     read_tokens as read_tokens,
     special_tokens as special_tokens,
+    token_texts as token_texts,
     windows as windows,
 )

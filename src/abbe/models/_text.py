@@ -25,6 +25,10 @@ from .._tensors import stored_bytes
 PathLike = str | os.PathLike[str]
 
 _LONGEST = 200  # characters of a path that a message repeats
+_CONTINUED = "·"  # a token that is only a later part of a character, which was shown with its first part
+_LONGEST_TOKEN = 64  # characters of one token that are shown
+_LONGEST_GAP = 16  # characters between two tokens, which some tokenizers drop
+_MARGIN = 2000  # characters on either side, so that the cut does not change how the window's text is tokenised
 _AS_TEXT = "a string with a space or a line break, or abbe.Text(name, content), is taken as the text itself"
 
 # One line that begins like a path or ends in a suffix such as .txt names a file, even if there is none.
@@ -404,6 +408,63 @@ def special_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
     first = special.index(0)
     last = len(special) - special[::-1].index(0)
     return ids[:first], ids[last:]
+
+
+def token_texts(tokenizer: Any, text: Text, window: Window) -> tuple[str, ...]:
+    """Tokens as a person reads them; joined without marks and special tokens they are the window's text.
+
+    Whitespace that a tokenizer drops goes with the token after it. A special token, or one that stands for no
+    character, is shown by its name. A later part of a character is shown as "·", a long token is cut.
+
+    Args:
+        tokenizer: that cut the window.
+        text: that the window is from.
+        window: from `windows`.
+
+    Returns:
+        One string per token.
+
+    Raises:
+        AbbeError: the window is not from this text.
+
+    Examples:
+        >>> model, text = abbe.load("embedded"), abbe.Text("night", "It was a dark and stormy night. " * 3)
+        >>> (window,) = abbe.windows(text, 4, 1, seed=0, tokenizer=model.tokenizer)
+        >>> "".join(abbe.models.token_texts(model.tokenizer, text, window)) in text.content
+        True
+    """
+    ids, (before, after) = window.tokens.tolist(), special_tokens(tokenizer)
+    texts = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
+    spans = _spans(tokenizer, text, window, ids[len(before) : len(ids) - len(after)])
+    done = spans[0][0]  # all characters before this one have been shown
+    for place, (start, end) in enumerate(spans, len(before)):
+        if start == end:
+            continue
+        gap, part = text.content[max(done, start - _LONGEST_GAP) : start], text.content[max(done, start) : end]
+        if len(part) > _LONGEST_TOKEN:
+            part = part[: _LONGEST_TOKEN - 1] + "…"
+        texts[place] = gap + part if part else _CONTINUED
+        done = max(done, end)
+    return tuple(texts)
+
+
+def _spans(tokenizer: Any, text: Text, window: Window, ids: list[int]) -> list[tuple[int, int]]:
+    """The characters of every token, by tokenising the window's surroundings again: a whole text may take long."""
+    margin, last = _MARGIN, len(ids) - 1
+    while True:
+        start, end = max(0, window.start - margin), min(len(text.content), window.end + margin)
+        encoded = tokenizer(
+            text.content[start:end], add_special_tokens=False, return_offsets_mapping=True, truncation=False,
+            padding=False, verbose=False,
+        )  # fmt: skip
+        spans = [(first + start, after + start) for first, after in encoded["offset_mapping"]]
+        for place in range(len(spans) - last):
+            ends = spans[place][0], spans[place + last][1]
+            if ends == (window.start, window.end) and list(encoded["input_ids"][place : place + last + 1]) == ids:
+                return spans[place : place + last + 1]
+        if (start, end) == (0, len(text.content)):
+            raise AbbeError(f"{text.name} has no window {window.index} of {window.length} tokens: another text?")
+        margin *= 16
 
 
 def _draw(total: int, body: int, count: int, seed: int, length: int) -> list[int]:

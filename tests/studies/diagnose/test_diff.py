@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import tiny_models
 import tiny_runs
 import torch
 from chart_parts import printed
-from inside import differences
 from polars.testing import assert_frame_equal
+from safetensors.torch import load_file
+from synthetic_run import MANIFEST
 
 import abbe
 from abbe import AbbeError, views
 from abbe.measures import decay_exponent, weighted_decay_exponents
 from abbe.models import wrap
+from abbe.results import FORMAT
+from abbe.runs.parts import Parts
 
 QUICK: dict[str, Any] = {"windows": 6, "queries": 8, "lengths": 24, "sizes": (1, 5), "progress": False}
 
@@ -192,19 +196,33 @@ def test_page_terminal_and_json(sharper: abbe.Difference) -> None:
     )
 
 
+Records = list[dict[str, torch.Tensor]]
+
+
+def of_records(first: Records, second: Records, **more: Any) -> abbe.Difference:
+    """The difference of two finished runs, called a and b, whose windows of 64 tokens have these numbers."""
+    options = {"lengths": 64, "windows": len(first), "queries": 16, "temperatures": 1.0, "resamples": 20} | more
+    manifest = MANIFEST | {
+        "format": FORMAT, "finished": True, "settings": tiny_runs.settings(**options).as_json(), "layers": [],
+        "identity": {"digest": ""},
+        "model": MANIFEST["model"] | {"fingerprint": ""}, "text": MANIFEST["text"] | {"fingerprint": ""},
+        "windows": [{"length": 64, "index": place} for place in range(len(first))],
+    }  # fmt: skip
+    with tempfile.TemporaryDirectory() as folder:
+        for name, records in (("a", first), ("b", second)):
+            abbe.Run(abbe.Run.frame().of([]), manifest).save(Path(folder, name))
+            for place, record in enumerate(records):
+                Parts(Path(folder, name), "").keep_tensors(f"windows/64-{place}", record)
+        return abbe.diff(Path(folder, "a"), Path(folder, "b"))
+
+
 def table_of(first: list[float], second: list[float]) -> pl.DataFrame:
     """One measure of two heads, whose windows have these numbers."""
-    records = [
-        {64: [{"entropy/value": torch.tensor([[x, 2 * x * x]], dtype=torch.float64)} for x in side]}
+    sides = (
+        [{"entropy/value": torch.tensor([[x, 2 * x * x]], dtype=torch.float64)} for x in side]
         for side in (first, second)
-    ]
-    return differences.difference_table(*records, settings(windows=len(first))).sort("layer", "head")
-
-
-def settings(**more: Any) -> Any:
-    return tiny_runs.settings(
-        **({"lengths": 64, "windows": 8, "queries": 16, "temperatures": 1.0, "resamples": 20} | more)
     )
+    return of_records(*sides).table.sort("layer", "head")
 
 
 def test_p_values_are_those_of_the_paired_t_test() -> None:
@@ -242,11 +260,8 @@ def test_halves_of_one_text_hardly_differ() -> None:
     flagged, fitted, exponents = [], [], []
     for _ in range(10):
         order = chance.permutation(len(records))
-        halves = [{64: [records[i] for i in part]} for part in np.split(order, 2)]
-        rows, _ = differences.fitted_rows(*halves, ["a", "b"], settings(windows=32))
-        table = differences.difference_table(*halves, settings(windows=32), fitted=rows).filter(
-            pl.col("head").is_not_null()
-        )
+        halves = ([records[i] for i in part] for part in np.split(order, 2))
+        table = of_records(*halves).of_heads
         flagged.append(table.filter("changed").select("layer", "head").unique().height / 48)
         of_decay = table.filter(pl.col("measure") == "decay_exponent")
         fitted.append(len(of_decay.filter("changed")) / 48)
@@ -256,12 +271,8 @@ def test_halves_of_one_text_hardly_differ() -> None:
     assert np.mean(exponents) < 0.1  # single tests, none of them corrected, are near their level
 
 
-def embedded_records() -> list[dict[str, torch.Tensor]]:
+def embedded_records() -> Records:
     """Of 32 windows of the sample, as a run keeps them."""
-    import tempfile
-
-    from safetensors.torch import load_file
-
     with tempfile.TemporaryDirectory() as folder:
         abbe.diagnose("embedded", lengths=64, windows=32, queries=16, folder=folder, resamples=20, progress=False)
         return [load_file(path) for path in sorted(Path(folder, "windows").glob("*.safetensors"))]
@@ -319,7 +330,7 @@ def test_windows_that_count_twice_are_as_good_as_two() -> None:
         torch.testing.assert_close(row, decay_exponent(drawn, resamples=2)[0])
 
 
-def distances(until: int, heads: int = 12, seed: int = 0) -> list[dict[str, torch.Tensor]]:
+def distances(until: int, heads: int = 12, seed: int = 0) -> Records:
     """Windows in which sets smaller than `until` lie farther away than random ones."""
     chance = torch.Generator().manual_seed(seed)
     near = torch.tensor([float(size < until) for size in (1, 2, 4)], dtype=torch.float64)
@@ -330,11 +341,12 @@ def distances(until: int, heads: int = 12, seed: int = 0) -> list[dict[str, torc
     return made
 
 
-def critical(first: list[Any], second: list[Any]) -> tuple[dict[str, Any], list[str]]:
+def critical(first: Records, second: Records) -> tuple[dict[str, Any], list[str]]:
     """The row of the finished table, and what was left out."""
-    chosen = settings(queries=8, sizes=(1, 2, 4), resamples=200)
-    rows, why = differences.fitted_rows({64: first}, {64: second}, ["a", "b"], chosen)
-    return (differences.difference_table({}, {}, chosen, fitted=rows).row(0, named=True) if rows else {}), why
+    found = of_records(first, second, queries=8, sizes=(1, 2, 4), resamples=200)
+    rows = found.table.filter(pl.col("measure").str.starts_with("critical_n")).to_dicts()
+    why = [said.sentence for said in found.findings if said.topic == "not compared"]
+    return (rows[0] if rows else {}), why
 
 
 def test_critical_n_moves_as_planted() -> None:

@@ -3,53 +3,54 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cli_runs import run, run_main
-from inside import cost_study
 
 import abbe
 from abbe.models import shape_of
-from abbe.runs import cost as engine_room
+from abbe.runs.cost import memory_of
 
 LLAMA_70B = {"layers": 80, "heads": 64, "kv_heads": 8, "width": 8192, "mlp": 28672, "vocabulary": 128256}
 SHAPE = ",".join(f"{name}={size}" for name, size in LLAMA_70B.items())
 GPU = {"flops": 4e14, "bandwidth": 3e12, "dtype": "bfloat16"}
-RATES = cost_study.Rates(1e-4, 5e10, 2e10, 1e10, 5e-3, 6e-6, 4e-8, "made up")
-
-
-@pytest.fixture(autouse=True)
-def _not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cost_study, "measured_rates", lambda *_: RATES)
+DEVICE = {"flops": 5e10, "bandwidth": 1e10}
 
 
 def test_a_shape_without_weights_is_that_of_the_model() -> None:
     loaded = abbe.load("embedded")
-    shape = abbe.cost("embedded", lengths=64).shape
-    assert shape == shape_of(loaded.network, loaded.kind) == abbe.cost(loaded, lengths=64).shape
+    shape = abbe.cost("embedded", lengths=64, **DEVICE).shape
+    assert shape == shape_of(loaded.network, loaded.kind) == abbe.cost(loaded, lengths=64, **DEVICE).shape
     assert shape.parameters == sum(one.numel() for one in loaded.network.parameters())
 
 
-def test_memory_is_that_of_the_announcement() -> None:
-    announced = engine_room.estimate(abbe.load("embedded"), [64, 1024], 128, 1.0, queries=64)
-    assert abbe.cost("embedded", lengths=[64, 1024]).megabytes == announced.megabytes
+def test_memory_is_that_of_the_longest_window() -> None:
+    needed = memory_of(abbe.load("embedded"), 1024, 64, warm=True)
+    costs = abbe.cost("embedded", lengths=[64, 1024], **DEVICE)
+    assert costs.megabytes == needed.peak / 1e6 == costs.table["extra_bytes"].max() / 1e6
 
 
 def test_seconds_of_a_window_are_those_of_the_rates() -> None:
-    costs = abbe.cost("embedded", lengths=256, windows=3, queries=16)
-    linear, layers, heads, width = 4_718_592, 6, 8, 256
-    row = costs.table.row(0, named=True)
+    costs = abbe.cost("embedded", lengths=256, windows=3, queries=16, **DEVICE)
+    linear, layers, heads, width, head_width = 4_718_592, 6, 8, 256, 32
+    row, rates = costs.table.row(0, named=True), costs.rates
+    block, key = rates.measured_block, (9200 + 1436 * head_width) / 1e10
+    assert (rates.layer, block) == pytest.approx((30e-5, (2600 + 1275 * heads) * 1e-5))
     assert row["pass_seconds"] == pytest.approx(
-        layers * 1e-4 + 2 * 256 * linear / 5e10 + 2 * 256**2 * width * layers / 2e10
+        layers * 30e-5 + 2 * 256 * linear / 5e10 + 2 * 256**2 * width * layers / 5e10
     )
-    assert row["measure_seconds"] == pytest.approx(layers * (5e-3 + 16 * heads * (6e-6 + 256 * 4e-8)))
+    assert row["measure_seconds"] == pytest.approx(layers * (block + 16 * heads * 256 * key))
+    by_query = replace(rates, measured_query=6e-6).of_measures(costs.shape, 256, 16)  # 0 for a described device
+    assert by_query == pytest.approx(row["measure_seconds"] + layers * 16 * heads * 6e-6)
     assert row["seconds"] == pytest.approx(3 * (row["pass_seconds"] + row["measure_seconds"])) == costs.seconds
     assert row["seconds_per_head"] * layers * heads == pytest.approx(row["seconds_per_token"] * 256)
-    of_pass, measures = costs.formula()["pass"], costs.formula()["measures"]
+    of_pass = costs.formula()["pass"]
     assert of_pass[0] + 256 * of_pass[1] + 256**2 * of_pass[2] == pytest.approx(row["pass_seconds"])
-    assert measures[0] + 16 * measures[1] + 16 * 256 * measures[2] == pytest.approx(row["measure_seconds"])
+    measures = replace(costs, rates=replace(rates, measured_query=6e-6)).formula()["measures"]
+    assert measures[0] + 16 * measures[1] + 16 * 256 * measures[2] == pytest.approx(by_query)
 
 
 def test_a_pass_grows_from_linear_to_quadratic() -> None:
@@ -65,7 +66,7 @@ def test_a_mixture_of_experts_counts_the_experts_that_a_token_meets(tmp_path: Pa
     sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
     config = transformers.MixtralConfig(**sizes, intermediate_size=128, num_local_experts=8, num_experts_per_tok=2)
     config.save_pretrained(tmp_path)
-    shape = abbe.cost(tmp_path / "config.json", lengths=64).shape
+    shape = abbe.cost(tmp_path / "config.json", lengths=64, **DEVICE).shape
     assert shape.linear == 2 * (4 * 64 * 64 + 2 * 3 * 64 * 128 + 8 * 64)
 
 
@@ -88,8 +89,8 @@ def test_as_many_copies_as_fit_share_the_windows() -> None:
 
 
 def test_reports_measure_at_more_temperatures_and_lengths() -> None:
-    assert abbe.cost("embedded", study="report").table["length"].to_list() == [64, 128, 256, 512, 1024]
-    assert abbe.cost("embedded").table["length"].to_list() == [64, 256, 1024]
+    assert abbe.cost("embedded", study="report", **DEVICE).table["length"].to_list() == [64, 128, 256, 512, 1024]
+    assert abbe.cost("embedded", **DEVICE).table["length"].to_list() == [64, 256, 1024]
 
 
 @pytest.mark.parametrize(
@@ -130,11 +131,12 @@ def test_bad_input_is_one_line(options: dict[str, Any], message: str) -> None:
 
 
 def test_the_command_prints_a_table_a_line_or_json() -> None:
-    table = run("cost", "--lengths", "64,256")
+    device = ("--flops", "5e10", "--bandwidth", "1e10")
+    table = run("cost", "--lengths", "64,256", *device)
     assert table.exit_code == 0, table.output
-    assert "An estimate; rates made up" in table.output
-    line = run("cost", "--lengths", "64", "--quiet").output
-    assert line.startswith("embedded: 8 windows, 512 tokens: about 1 s and 160 MB on top of the model of 22.1 MB")
+    assert "An estimate; rates given" in table.output
+    line = run("cost", "--lengths", "64", "--quiet", *device).output
+    assert line.startswith("embedded: 8 windows, 512 tokens: about 15 s and 10.5 MB on top of the model of 22.1 MB")
     printed = json.loads(run("cost", "--shape", SHAPE, "--lengths", "131072", "--flops", "4e14", "--bandwidth", "3e12",
                              "--devices", "8", "--dtype", "bfloat16", "--json").stdout)  # fmt: skip
     assert printed["estimate"] is True

@@ -14,17 +14,19 @@ from typing import Any
 import pytest
 import real
 import torch
-from inside import cost_study, kernels_switch
+from inside import kernels_switch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import abbe
-from abbe.models import built, llama_configuration, wrap
+from abbe.models import Window, built, llama_configuration, tap, wrap
 from abbe.runs import measuring as engine_measuring
+from abbe.runs.cost import estimate
+from abbe.runs.inputs import Settings
+from abbe.runs.window import Passes, WindowReader, run_model
 
 TEXT = abbe.Text("sample", abbe.read_text().content * 4)
 FACTOR = 1.5
-TRAFFIC, OPERATIONS = cost_study.TRAFFIC, cost_study.OPERATIONS
 
 
 def gpt2_shape() -> Any:
@@ -63,11 +65,14 @@ def test_windows_take_what_was_predicted(name: str) -> None:
     predicted: dict[int, list[float]] = {length: [] for length in lengths}
     measured: dict[int, list[float]] = {length: [] for length in lengths}
     for _ in range(2):
-        table = abbe.cost(model, lengths=lengths, windows=2, progress=False).table
+        costs = abbe.cost(model, lengths=lengths, windows=2, progress=False)
+        table = costs.table
         run = abbe.diagnose(model, TEXT, lengths=lengths, windows=2, resamples=10, progress=False)
         for length, seconds in zip(lengths, table["seconds"], strict=True):
             predicted[length].append(seconds)
             measured[length].append(run.manifest["seconds"]["windows"][str(length)])
+    announced = estimate(model, lengths, max(lengths), 1.0, queries=64)
+    assert costs.megabytes == announced.megabytes
     for length in lengths:
         ratio = min(predicted[length]) / min(measured[length])
         print(f"{name}, {length} tokens: {min(predicted[length]):.3f} s predicted, {ratio:.2f} of the time")
@@ -105,23 +110,24 @@ class Counted(TorchDispatchMode):
 @pytest.mark.slow
 def test_traffic_and_operations_of_the_measures_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels_switch, "_on", False)
-    counts = {(length, heads, width): counted(length, heads, width) for length, heads, width in
-              [(128, 2, 16), (256, 2, 16), (128, 4, 32), (256, 4, 32)]}  # fmt: skip
     for heads, width in ((2, 16), (4, 32)):
-        longer, shorter = counts[256, heads, width], counts[128, heads, width]
-        traffic = (longer.bytes - shorter.bytes) / (128 * 8 * heads)
-        assert TRAFFIC[0] + TRAFFIC[1] * width == pytest.approx(traffic, rel=0.1)
-        assert OPERATIONS[0] + OPERATIONS[1] * heads == pytest.approx(longer.operations, rel=0.1)
+        longer, shorter = (counted(length, heads, width) for length in (256, 128))
+        rates = abbe.cost(sizes_of(heads, width), lengths=64, flops=1.0, bandwidth=1.0).rates
+        assert rates.measured_key == pytest.approx((longer.bytes - shorter.bytes) / (128 * 8 * heads), rel=0.1)
+        assert rates.measured_block / 1e-5 == pytest.approx(longer.operations, rel=0.1)  # seconds of an operation
+
+
+def sizes_of(heads: int, width: int) -> dict[str, int]:
+    return {"layers": 1, "heads": heads, "head_width": width, "width": 16, "mlp": 16, "vocabulary": 1024}
 
 
 def counted(length: int, heads: int, width: int) -> Counted:
     """Of measuring 8 queries of a window in one layer; the pass is small beside it."""
-    sizes = {"layers": 1, "heads": heads, "head_width": width, "width": 16, "mlp": 16, "vocabulary": 1024}
-    model = built(llama_configuration(sizes), name="small")
-    settings = cost_study.Settings((length,), 1, 8, (1, 2, 5, 10, 20, 50, 100), "value", None, (1.0,), 0, 0.95, 1)
-    with torch.no_grad(), cost_study.tap(model) as open_tap:
+    model = built(llama_configuration(sizes_of(heads, width)), name="small")
+    settings = Settings((length,), 1, 8, (1, 2, 5, 10, 20, 50, 100), "value", None, (1.0,), 0, 0.95, 1)
+    with torch.no_grad(), tap(model) as open_tap:
         open_tap.check(input_ids=torch.arange(32)[None])
-        reader, passes = cost_study.WindowReader(model, open_tap, settings), cost_study.Passes(model, open_tap)
+        reader, passes = WindowReader(model, open_tap, settings), Passes(model, open_tap)
         with Counted() as count:
-            cost_study._measure(passes, reader, length, 8)
+            passes.read(Window(length, 0, torch.arange(length) + 4, 0, 0), reader, run=run_model)
     return count

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,10 @@ import compare_runs
 import planted_capacity
 import pytest
 import torch
-from inside import lift_search, lift_study
+from inside import lift_search
 from inside import prompts as source
 from needle_models import TEXT as PROSE
-from test_lift_rule import SETTINGS
+from test_lift_plans import SETTINGS
 
 import abbe
 
@@ -33,32 +34,23 @@ def planted(**options: Any) -> abbe.Lift:
     return abbe.lift(planted_capacity.model(16, layers=4), TEXT, **(PLANTED | options))
 
 
-def test_what_was_planted_is_lifted_exactly_there_and_judged_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    opened, read_early = [], []
+def test_what_was_planted_is_lifted_exactly_there_by_a_rule_that_was_fixed_before(tmp_path: Path) -> None:
+    fixed: list[tuple[str, str, str]] = []
     model = planted_capacity.model(16, layers=4)
-    real = lift_study.Sealed.open
-
-    def open_once(sealed: Any) -> Any:
-        chosen = json.loads((tmp_path / "parts" / "chosen.json").read_text())
-        manifest = json.loads((tmp_path / "manifest.json").read_text())
-        opened.append((chosen["plan"], chosen["rule"], manifest["identity"]["settings"]["rule"]))
-        return real(sealed)
 
     def see(_module: Any, args: Any, given: dict[str, Any]) -> None:
         tokens = given["input_ids"] if "input_ids" in given else args[0]
-        if bool((tokens == MARK).any()) and not opened:
-            read_early.append(tokens)
+        if bool((tokens == MARK).any()) and not fixed:  # what is on the disk when the test text is first read
+            chosen = json.loads((tmp_path / "parts" / "chosen.json").read_text())
+            manifest = json.loads((tmp_path / "manifest.json").read_text())
+            fixed.append((chosen["plan"], chosen["rule"], manifest["identity"]["settings"]["rule"]))
 
-    monkeypatch.setattr(lift_study.Sealed, "open", open_once)
     model.network.base_model.register_forward_pre_hook(see, with_kwargs=True)
     result = abbe.lift(model, TEXT, folder=tmp_path, **PLANTED)
     assert result.lifted
     assert result.plan == "layers.1-3=topk:k=4"
     assert result.findings[0].sentence.startswith("Lifted: layers.1-3=topk:k=4 gives ")
-    assert opened == [(result.plan, result.manifest["rule"], result.manifest["rule"])]
-    assert not read_early
+    assert fixed == [(result.plan, result.manifest["rule"], result.manifest["rule"])]
     harms = dict(result.scan.select("layers", "harm").iter_rows())
     assert harms["0"] > 0.1 > max(harms[layer] for layer in "123")
     with abbe.swap(model, f"file:{result.file}") as swapped:
@@ -123,8 +115,8 @@ def test_a_budget_that_is_not_reached_changes_nothing_on_a_busy_machine(
     """Passes are timed while others use the machine, some of them or all: at ten seconds each, everything fits."""
     options: dict[str, Any] = {"steps": 0, "prompts": 4}
     quiet = planted(**options)
-    clock = iter([time for taken in seconds for time in (0.0, taken)])
-    monkeypatch.setattr(lift_study, "thread_time", lambda: next(clock))
+    clock = iter([at for taken in seconds for at in (0.0, taken)])
+    monkeypatch.setattr(time, "thread_time", lambda: next(clock))
     for _ in range(2):  # the second call resumes the first
         busy = planted(budget="2h", folder=tmp_path, **options)
         assert busy.manifest["cut"] == []
@@ -153,7 +145,7 @@ def test_the_same_steps_give_the_same_result(goal: str, tmp_path: Path) -> None:
 def test_time_that_is_up_cuts_plans_and_the_manifest_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lift_study, "thread_time", lambda: 0.0)
+    monkeypatch.setattr(time, "thread_time", lambda: 0.0)
     options = QUICK | {"budget": 1e-3, "folder": tmp_path}
     result = abbe.lift(compare_runs.word_model(), PROSE, **options)
     assert (result.scan.height, result.plans.height) == (1, 1)
@@ -207,23 +199,27 @@ def test_retrieval_judges_the_loss_at_four_times_the_length_too(tmp_path: Path) 
     assert result.table.equals(abbe.open(tmp_path).table, null_equal=True)
 
 
-def test_a_length_that_has_no_room_is_left_out_with_its_reason() -> None:
-    model = compare_runs.word_model()  # a context of 64 tokens
-    kept = {"goal": "retrieval", "windows": 6, "level": 0.95, "lengths": (12,)}
-
-    def lengths(length: int, words: int, **more: Any) -> Any:
-        settings = SimpleNamespace(**(kept | {"length": length} | more))
-        text = abbe.Text("book, validation text", " ".join(PROSE.content.split()[:words]))
-        return lift_study.judged_lengths(model, lift_study.TextPart("validation", text, 0, 1), settings)
-
-    assert lengths(16, 400) == ((16, 64), [])
-    assert lengths(8, 400, lengths=(16, 48)) == ((8, 32, 48), [])  # at that of the longest pass key, too
-    assert lengths(16, 400, goal="sparse") == ((16,), [])
-    start = "the loss is not judged at"
-    assert lengths(40, 400) == ((40,), [f"{start} 160 tokens, because the model's context is 64 tokens"])
-    room = "book, validation text, which is as long as the test text, has room for"
-    assert lengths(16, 250) == ((16,), [f"{start} 64 tokens, because {room} 3 windows of 6 needed"])
-    assert lengths(16, 40) == ((16,), [f"{start} 64 tokens, because {room} 0 windows of 6 needed"])
+@pytest.mark.parametrize(
+    ("options", "words", "judged", "why"),
+    [
+        ({}, 3000, [16, 64], ""),
+        ({"length": 8, "lengths": [64]}, 3000, [8, 32, 64], ""),  # at that of the longest pass key, too
+        ({"goal": "sparse", "lengths": None}, 3000, [16], ""),
+        ({"length": 40, "lengths": None}, 3000, [40, 64], "160 tokens, because the model's context is 64 tokens"),
+        ({}, 1000, [16], "64 tokens, because words, validation text, which is as long as the test text, "
+                         "has room for 3 windows of 6 needed"),
+    ],
+)  # fmt: skip
+def test_a_length_that_has_no_room_is_left_out_with_its_reason(
+    options: dict[str, Any], words: int, judged: list[int], why: str
+) -> None:
+    """The model's context is 64 tokens; a quarter of the text is for validation."""
+    text = abbe.Text("words", " ".join(PROSE.content.split()[:words]))
+    asked = {"goal": "retrieval", "lengths": [64], "length": 16, "steps": 0, "normalizers": "topk:k=4"} | options
+    manifest = abbe.lift(compare_runs.word_model(), text, **(QUICK | asked)).manifest
+    assert manifest["loss_lengths"] == judged
+    reasons = [line for line in manifest["skipped"] if line.startswith("the loss is not judged at ")]
+    assert reasons == ([f"the loss is not judged at {why}"] if why else [])
 
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inside import lift_search, lift_study
-from test_lift_rule import SETTINGS, for_goal
 
 import abbe
 
+SETTINGS = lift_study.LiftSettings(
+    goal="sparse", max_loss=0.005, budget=None, candidates=("sparsemax",), length=32, windows=8, queries=4, steps=0,
+    needle_lengths=(128,), lengths=(), prompts=4, seed=0, level=0.95, resamples=200,
+)  # fmt: skip
 LOAD = lift_study.Load(30, 4, 8, 48, 8, 0.0, 150.0)
 
 
@@ -82,9 +85,9 @@ def test_for_the_loss_large_plans_come_into_the_first_round_of_tuning() -> None:
         lift_search.Tried(lift_search.Plan(0, recipe), 0, rise, rise, -rise)
         for recipe, rise in zip(recipes, (0, 2, 1), strict=True)
     ]
-    assert names(lift_search.for_next_round(plans, 2, for_goal("loss"), 16.0)) == ["both", "one"]
+    assert names(lift_search.for_next_round(plans, 2, dataclasses.replace(SETTINGS, goal="loss"), 16.0)) == ["both", "one"]
     tuned = [dataclasses.replace(plan, steps=8) for plan in plans]
-    assert names(lift_search.for_next_round(tuned, 2, for_goal("loss"), 4.0)) == ["one", "both"]
+    assert names(lift_search.for_next_round(tuned, 2, dataclasses.replace(SETTINGS, goal="loss"), 4.0)) == ["one", "both"]
 
 
 def test_chosen_is_the_largest_gain_within_the_loss_else_the_nearest() -> None:
@@ -132,7 +135,7 @@ def test_what_is_kept_for_later_is_a_bounded_share_of_the_budget(a_pass: float, 
 
 def test_the_best_of_several_passes_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     ticks = iter([0.0, 90.0, 90.0, 160.0, 160.0, 160.5, 200.0, 290.0, 300.0, 301.0])
-    monkeypatch.setattr(lift_study, "thread_time", lambda: next(ticks))
+    monkeypatch.setattr(time, "thread_time", lambda: next(ticks))
     passed: list[None] = []
     assert lift_study.seconds_of_a_pass(lambda: passed.append(None), on_cpu=True) == 0.5
     assert len(passed) == 5

@@ -14,7 +14,7 @@ from inside import lift_search
 from inside import prompts as source
 from needle_models import TEXT as PROSE
 from rich.console import Console
-from test_lift_rule import SETTINGS
+from test_lift_plans import SETTINGS
 
 import abbe
 from abbe.runs.parts import Parts

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from time import perf_counter, thread_time
 from typing import Any
 
 import polars as pl
@@ -319,7 +318,7 @@ def seconds_of_a_pass(run_pass: Callable[[], object], on_cpu: bool) -> float:
 
     This thread works as long as any other of a pass on the CPU; time that it waits for a core does not count.
     """
-    return best_seconds(run_pass, _TIMED, thread_time if on_cpu else perf_counter)
+    return best_seconds(run_pass, _TIMED, time.thread_time if on_cpu else time.perf_counter)
 
 
 def reserves(schedule: Schedule, load: Load, a_pass: float, budget: float | None) -> dict[str, float]:

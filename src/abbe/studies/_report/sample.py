@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from ... import normalizers
-from ..._errors import AbbeError
 from ...measures import Rows
-from ...models import AttentionCall, LoadedModel, Text, Tokens, Window
+from ...models import AttentionCall, LoadedModel, Text, Window, token_texts
 from ...runs.inputs import Settings
 from ...runs.loss import loss_and_guessing
 from ...runs.window import PassReader, is_over, rows_of_call, seeded, token_vectors
@@ -31,11 +30,6 @@ MOST_BYTES = 1_200_000  # over all heads: with very many of them, the maps get c
 LEAST = 1e-4  # of a weight: below, a cell is white on the map
 _STEPS = 254  # of a byte, whose 0 stands for less than LEAST
 _POWERS = 4  # from LEAST to 1
-
-CONTINUED = "·"  # a token that is only a later part of a character, which was shown with its first part
-LONGEST = 64  # characters of one token that are shown
-_LONGEST_GAP = 16  # characters between two tokens, which some tokenizers drop
-_MARGIN = 2000  # characters on either side, so that the cut does not change how the window's text is tokenised
 
 
 @dataclass(frozen=True)
@@ -346,47 +340,3 @@ def heat_codes(weights: Tensor, edges: Sequence[int]) -> list[bytes]:
 def weight_of(code: int) -> float:
     """The weight that a byte stands for."""
     return 0.0 if code == 0 else float(10.0 ** (_POWERS * ((code - 1) / _STEPS - 1)))
-
-
-def token_texts(tokenizer: Any, text: Text, window: Window) -> tuple[str, ...]:
-    """One string per token; joined without marks and special tokens they are the window's text.
-
-    Whitespace that a tokenizer drops goes with the token after it. A special token, or one that stands for no
-    character, is shown by its name. A later part of a character is shown as "·", a long token is cut.
-    """
-    ids = window.tokens.tolist()
-    if isinstance(text, Tokens):
-        return tuple(map(str, ids if tokenizer is None else tokenizer.convert_ids_to_tokens(ids)))
-    special = tokenizer("a", return_special_tokens_mask=True, truncation=False, padding=False)["special_tokens_mask"]
-    before, stop = special.index(0), len(ids) - special[::-1].index(0)
-    texts = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
-    spans = _spans(tokenizer, text, window, ids[before:stop])
-    done = spans[0][0]  # all characters before this one have been shown
-    for place, (start, end) in enumerate(spans, before):
-        if start == end:
-            continue
-        gap, part = text.content[max(done, start - _LONGEST_GAP) : start], text.content[max(done, start) : end]
-        if len(part) > LONGEST:
-            part = part[: LONGEST - 1] + "…"
-        texts[place] = gap + part if part else CONTINUED
-        done = max(done, end)
-    return tuple(texts)
-
-
-def _spans(tokenizer: Any, text: Text, window: Window, ids: list[int]) -> list[tuple[int, int]]:
-    """The characters of every token, by tokenising the window's surroundings again: a whole text may take long."""
-    margin, last = _MARGIN, len(ids) - 1
-    while True:
-        start, end = max(0, window.start - margin), min(len(text.content), window.end + margin)
-        encoded = tokenizer(
-            text.content[start:end], add_special_tokens=False, return_offsets_mapping=True, truncation=False,
-            padding=False, verbose=False,
-        )  # fmt: skip
-        spans = [(first + start, after + start) for first, after in encoded["offset_mapping"]]
-        for place in range(len(spans) - last):
-            ends = spans[place][0], spans[place + last][1]
-            if ends == (window.start, window.end) and list(encoded["input_ids"][place : place + last + 1]) == ids:
-                return spans[place : place + last + 1]
-        if (start, end) == (0, len(text.content)):
-            raise AbbeError(f"{text.name} has no window {window.index} of {window.length} tokens: another text?")
-        margin *= 16

@@ -8,12 +8,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inside import token_texts
 from small_tokenizers import begin_tokenizer, encoder_tokenizer
 from tiny_models import byte_tokenizer
 
 from abbe import AbbeError
-from abbe.models import Text, Window, windows
+from abbe.models import Text, Window, token_texts, windows
 
 CONTINUED = "·"
 BYTE = byte_tokenizer()
