@@ -65,7 +65,7 @@ _TYPES: dict[str, Any] = {
 }  # fmt: skip
 _COMPLETED: dict[str, Callable[[str], list[str]]] = {
     **dict.fromkeys(("model", "other"), complete.models),
-    **dict.fromkeys(("normalizer", "normalizers", "plan", "specs"), complete.normalizers),
+    **dict.fromkeys(("normalizer", "normalizers", "plan", "specs", "with_a", "with_b"), complete.normalizers),
     "figures": complete.figures,
     "device": complete.one_of(("auto", "cpu", "cuda", "mps", "xpu")),
     "device_map": complete.one_of(("auto", "balanced", "balanced_low_0", "sequential")),

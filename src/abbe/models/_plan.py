@@ -265,14 +265,14 @@ _HEADER = ("layers", "heads", "normalizer", "pattern")
 _UNCHANGED = "unchanged"  # heads that keep the model's attention
 
 
-def plan(model: object, what: What, *, inputs: object = None) -> Plan:
+def plan(model: object, what: What | None, *, inputs: object = None) -> Plan:
     """What `swap(model, what)` would do, without doing it: which normalizer each layer and head would get.
 
     The model may be in use meanwhile, also under a tap or a swap.
 
     Args:
         model: a transformers model, or what `load` returns.
-        what: all that `swap` takes; a mistake in it is the same error.
+        what: all that `swap` takes; a mistake in it is the same error. None: what it computes with now.
         inputs: as for `swap`.
 
     Returns:

@@ -37,7 +37,7 @@ class _AsAnyOther(Softmax):
     """Softmax that attention() computes like any other normalizer; for Softmax itself it calls torch's kernel."""
 
 
-def swap(model: object, what: What, *, inputs: object = None) -> Swap:
+def swap(model: object, what: What | None, *, inputs: object = None) -> Swap:
     """Give a model other normalizers, from now until `restore` or a block's end.
 
     Masks, windows, soft caps, sinks, biases and caches stay as they are. A head that no pattern names keeps the
@@ -49,7 +49,7 @@ def swap(model: object, what: What, *, inputs: object = None) -> Swap:
         model: a transformers model, or what `load` returns.
         what: a spec; a Normalizer, which all layers share; "file:PATH" of a file that `Swap.save` wrote; or a mapping
             from patterns to specs or Normalizers, of which the first that names a head wins, in one line
-            "PATTERN=SPEC; PATTERN=SPEC".
+            "PATTERN=SPEC; PATTERN=SPEC"; None for what the model computes with already, to listen to it.
         inputs: of a network that is not from transformers: a tensor, a tuple or a mapping of the arguments of a pass,
             which shows its layers; needed if one of them does not state its number of heads.
 
@@ -88,7 +88,7 @@ class Swap:
         48
     """
 
-    def __init__(self, model: object, what: What, inputs: object = None) -> None:
+    def __init__(self, model: object, what: What | None, inputs: object = None) -> None:
         self.network = checked_network(model, "swap")
         self._plan = Plan(self.network, what, inputs)
         self._rules = {layer.module: rule for layer, rule in self._plan.by_layer.items()}

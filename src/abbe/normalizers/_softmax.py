@@ -401,7 +401,7 @@ class Threshold(_Selection):
 
 
 class Truncated(Normalizer):
-    """The N largest weights of another normalizer, scaled so that a row keeps its sum. For measurements only.
+    """The N largest weights of another normalizer, by default scaled so that a row keeps its sum. For measurements.
 
     With softmax it is top-k. A learned sink counts as a key, and of equal weights any may be kept. A small N drops most
     of the row, a large one changes nothing.
@@ -409,6 +409,7 @@ class Truncated(Normalizer):
     Args:
         inner: the normalizer whose weights are truncated.
         keep: N >= 1.
+        renormalize: scale them; else they stay as they are.
 
     Examples:
         >>> top_two = abbe.normalizers.Truncated(abbe.normalizer("softmax"), 2)
@@ -419,15 +420,17 @@ class Truncated(Normalizer):
     name = "truncated"
     continuous = False
 
-    def __init__(self, inner: Normalizer, keep: int) -> None:
+    def __init__(self, inner: Normalizer, keep: int, renormalize: bool = True) -> None:
         super().__init__()
-        self.inner, self.keep = inner, keep
+        self.inner, self.keep, self.renormalize = inner, keep, renormalize
 
     def _weights(self, logits: Tensor) -> Tensor:
         weights = self.inner._weights(logits)
         if self.keep >= weights.shape[-1]:
             return weights
         top = weights.topk(self.keep, -1)
+        if not self.renormalize:
+            return torch.zeros_like(weights).scatter_(-1, top.indices, top.values)
         kept, total = top.values.sum(-1, keepdim=True), weights.sum(-1, keepdim=True)
         scale = torch.where(kept > 0, total / torch.where(kept > 0, kept, 1.0), 1.0)
         return torch.zeros_like(weights).scatter_(-1, top.indices, top.values * scale)

@@ -27,6 +27,7 @@ from ..views import TextTable, View, card, page
 from ..views.theme import ThemeName
 from ..words.finding import findings_from
 from ..words.frames import FRAME, Cell, Column, Frame
+from ..words.manifest import in_place_words
 from ..words.numbers import MISSING, with_interval
 
 MANIFEST = "manifest.json"
@@ -150,6 +151,7 @@ class Result(ABC):
     def _view(self, question: str, *about: str, **parts: Any) -> View:
         """A view of it with these parts; findings, charts and manifest are its own unless they are given."""
         charts, findings = self._charts if self.drawn else None, getattr(self, "findings", ())
+        about = (*about, *filter(None, [in_place_words(self.manifest)]))
         own: dict[str, Any] = {"study": self.study, "findings": findings, "charts": charts, "manifest": self.manifest}
         return View(question=question, about=about, **own | parts)
 

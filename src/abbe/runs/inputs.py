@@ -90,6 +90,15 @@ def _as_it_is(model: LoadedModel, placed: Placed) -> LoadedModel:
     return model
 
 
+def check_softmax(model: LoadedModel, what: str) -> None:
+    """Refuse a model that computes with other normalizers already, where a study fits them to softmax."""
+    if (standing := model.plan) is not None:
+        raise AbbeError(
+            f"{model.name} computes with other normalizers already ({'; '.join(standing.as_lines())}), and {what} "
+            "starts from softmax: give the model without its swap or plan"
+        )
+
+
 def as_text(text: TextLike | None, tokens: object = None) -> Text:
     """The text of a study, or the token ids in its place."""
     if tokens is not None:

@@ -82,6 +82,7 @@ class Job:
         described = {name: getattr(model, name) for name in names} | {"class": class_name(model.network)}
         if (standing := model.plan) is not None:
             described["normalizers"] = standing.as_lines()
+            described["swapped"] = model.swapped
         self.facts |= study_facts(self.study, settings) | {
             "model": described | {"device": model.devices, "dtype": model.precision},
             "text": text.facts(),

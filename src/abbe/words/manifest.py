@@ -48,6 +48,18 @@ def precision_of(manifest: Manifest) -> str:
     )
 
 
+def in_place(manifest: Manifest) -> list[str]:
+    """The normalizers that the model computes with, each with its heads; empty for softmax."""
+    return [str(line) for line in part_of(manifest, "model").get("normalizers") or ()]
+
+
+def in_place_words(manifest: Manifest) -> str:
+    """One sentence about them; empty for softmax."""
+    if not (lines := in_place(manifest)):
+        return ""
+    return f"Normalizers in place: {'; '.join(lines)}. Limits from the range of the logits hold for softmax only."
+
+
 def without_folder(name: str) -> str:
     """A hub id keeps its slash; a path of this machine loses its folders."""
     return Path(name).name if Path(name).is_absolute() else name

@@ -34,7 +34,7 @@ from .._network import (
 from .._own import Loss, OwnNetwork, Run, class_name
 from .._plan import Plan, standing_plan
 from .._session.call import causal_flag
-from .._session.rule import SWAPPED
+from .._session.rule import SWAPPED, is_swapped
 from .device import DeviceLike, DeviceMap, DtypeLike, Placement, check_room, placement
 from .folder import check_folder, check_size, numbers_of, read_config, read_tokenizer, weight_bytes, weight_headers
 from .gguf import gguf_folder, read_gguf, read_header
@@ -201,6 +201,11 @@ class LoadedModel:
     def plan(self) -> Plan | None:
         """The normalizers that it computes with now, by a swap, a plan in its folder or its name; None: softmax."""
         return standing_plan(self.network)
+
+    @property
+    def swapped(self) -> bool:
+        """Whether a swap is open on it, which a command that loads it anew would not see."""
+        return is_swapped(self.network)
 
     @property
     def configuration(self) -> str:

@@ -68,7 +68,11 @@ def in_full(rule: Rule | None, call: RawCall) -> Rule | None:
 def has_rule(network: nn.Module) -> bool:
     """Whether some module of a network may compute with anything but the model's own softmax."""
     named = any((base_name(config) or "").startswith(LOADED_PREFIX) for config in configs_within(network))
-    return named or any(module in _swapped for module in network.modules())
+    return named or is_swapped(network)
+
+
+def is_swapped(network: nn.Module) -> bool:
+    return any(module in _swapped for module in network.modules())
 
 
 def put_rules(rules: Mapping[nn.Module, Rule], undo: ExitStack) -> None:

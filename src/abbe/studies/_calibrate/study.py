@@ -22,7 +22,7 @@ from ..._tensors import has_float64
 from ...models import DeviceLike, DeviceMap, DtypeLike, Tap, Window, plan, swap, tap
 from ...normalizers import Learned, Normalizer
 from ...runs.cost import estimate, plan_memory
-from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, settings_for, windows_for
+from ...runs.inputs import FolderLike, ModelLike, Placed, Settings, TextLike, check_softmax, settings_for, windows_for
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
@@ -92,6 +92,7 @@ def calibrate(
     """
     fitted = learnable_rules(normalizer)
     with at_work(Calibration, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
+        check_softmax(job.model, "calibrating")
         lacking = [name for name in job.model.devices.split("+") if not has_float64(torch.device(name))]
         if lacking:
             raise AbbeError(f"{lacking[0]} has no float64, which the fit needs for its sums: calibrate with device cpu")

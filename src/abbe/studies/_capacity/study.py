@@ -25,7 +25,7 @@ from ...runs.study import study
 from ...runs.window import check_tokens, window_part
 from ...words.names import BASELINE
 from .._shared.swapped import best_seconds
-from .._shared.truncation import COARSE, Curve, Sizes, checked_grid, has_sinks, top_keys, trace
+from .._shared.truncation import COARSE, Curve, Sizes, checked_grid, has_sinks, top_keys, trace, truncated_rules
 from . import rules
 from .result import WAYS, Capacity
 
@@ -232,6 +232,8 @@ class _Work:
         known = self._known(part)
         if any(window.index not in known for window in windows):
             spec: Any = top_keys(size, way) if layer is None else {f"layers.{layer}": top_keys(size, way)}
+            if way and self.model.plan is not None:
+                spec = truncated_rules(self.model, None, size, way, layer)
             words = f"length {length}, {f'{where}{way}, N = {size}' if way else 'baseline loss'}"
             with swap(self.model, spec) if way else nullcontext():
                 last = last_targets(self.settings["targets"])

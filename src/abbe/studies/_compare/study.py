@@ -168,10 +168,9 @@ class Alternative:
         """None for the baseline and for a file."""
         return None if isinstance(self.what, str) and self.what.startswith(models.FILE_PREFIX) else self.what
 
-    @property
-    def swapped(self) -> Rules:
-        """The swap under which it is read."""
-        return SOFTMAX if self.what is None else self.what
+    def swapped(self, model: LoadedModel) -> Rules | None:
+        """The swap under which it is read; None for normalizers that the model has."""
+        return SOFTMAX if self.what is None and model.plan is None else self.what
 
 
 def as_alternatives(normalizers: NormalizersLike) -> tuple[Alternative, ...]:
@@ -245,7 +244,7 @@ class _Comparing:
         self.fitted: dict[str, int] = {}  # number of the alternative by part
         for number, alternative in enumerate(alternatives):
             # Each must fit this model: a mistake is reported before anything is measured.
-            plan(self.model, alternative.swapped)
+            plan(self.model, alternative.what)
             if settings.calibrate and alternative.rules is not None:
                 plan(self.model, learnable_rules(alternative.rules))
                 self.fitted[f"parts/calibrated-{number}"] = number
@@ -336,13 +335,13 @@ class _Comparing:
 
     def _records(self, place: int, one: Alternative) -> dict[str, Any]:
         # The theory is for the parameters of one spec for all heads: fitted ones are in a file, which has none.
-        spec = SOFTMAX if one.what is None else one.rules
+        spec = one.swapped(self.model) if one.what is None else one.rules
         proved = theory(spec, self.settings.length) if isinstance(spec, str) else None
         return {what: self._part(place, what) for what in self._steps} | {"theory": proved}
 
     def _measure_windows(self, place: int, one: Alternative, step: Callable[[], None]) -> dict[str, Any]:
         """Loss and selectivity by window; the baseline's loss is that of the unchanged model."""
-        with swap(self.model, one.swapped) as running:
+        with swap(self.model, one.swapped(self.model)) as running:
             by_window = selectivity_reader(self.model, running, self.reading).read_all(self.windows, step)
         if one.what is None:
             by_window["loss"] = window_losses(self.model, self.windows).tolist()
@@ -352,7 +351,7 @@ class _Comparing:
         baseline, full = (window_numbers(self._part(who, "windows")["loss"]) for who in (0, place))
 
         def losses_with(keep: int) -> Tensor:
-            with swap(self.model, truncated_rules(self.model, one.swapped, keep)):
+            with swap(self.model, truncated_rules(self.model, one.swapped(self.model), keep)):
                 return window_losses(self.model, self.windows, step)
 
         taus, length = [self.settings.tau], self.settings.length
@@ -362,7 +361,8 @@ class _Comparing:
         """Sensitivity at equal selectivity."""
         if self._logits is None:
             self._logits = baseline_logits(self.model, self.windows, self.reading)
-        return at_equal_selectivity(self._logits, plan(self.model, one.swapped), self.reading, self.windows[0])
+        standing, groups_of = self.model.plan, plan(self.model, one.swapped(self.model))
+        return at_equal_selectivity(self._logits, groups_of, self.reading, self.windows[0], standing)
 
     def _measure_needle(self, place: int, one: Alternative, step: Callable[..., None]) -> dict[str, Any]:
         with nullcontext() if one.what is None else swap(self.model, one.what):

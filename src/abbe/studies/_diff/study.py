@@ -7,6 +7,7 @@ import os
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,18 @@ import torch
 from torch import Tensor, nn
 
 from ..._errors import AbbeError
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Loss, Tokens, Windows, evaluating, shape_of
+from ...models import (
+    DeviceLike,
+    DeviceMap,
+    DtypeLike,
+    LoadedModel,
+    Loss,
+    Tokens,
+    Windows,
+    evaluating,
+    shape_of,
+    swap,
+)
 from ...results import MANIFEST, Run, open_run, read_manifest
 from ...runs.executors import all_stages
 from ...runs.inputs import (
@@ -62,10 +74,10 @@ _OTHER_WINDOWS = "{0} and {1} have different windows, since their tokenizers dif
 def diff(
     model: ModelLike | Sequence[ModelLike] = "embedded", other: ModelLike | None = None,
     text: TextLike | None = None, *, tokens: TokensLike | None = None,
-    lengths: int | Sequence[int] | None = None, windows: int = 8, queries: int | str = 64,
-    sizes: int | Sequence[int] | None = None, vectors: str = "value", seed: int = 0, level: float = 0.95,
-    resamples: int = 1000, folder: FolderLike | None = None, tokenizer: Any = None,
-    loss: Loss | None = None, device: DeviceLike | None = None,
+    with_a: str | None = None, with_b: str | None = None, lengths: int | Sequence[int] | None = None,
+    windows: int = 8, queries: int | str = 64, sizes: int | Sequence[int] | None = None, vectors: str = "value",
+    seed: int = 0, level: float = 0.95, resamples: int = 1000, folder: FolderLike | None = None,
+    tokenizer: Any = None, loss: Loss | None = None, device: DeviceLike | None = None,
     dtype: DtypeLike | None = None, device_map: DeviceMap | None = None, progress: bool = True,
 ) -> Difference:  # fmt: skip
     """Two models, or checkpoints, head by head on the same text: what changed beyond chance, and what did not.
@@ -76,8 +88,11 @@ def diff(
         model: the first side: a model as for `diagnose`, or the folder of a run of `diagnose` or `report`. A folder or
             a glob of checkpoints, or a list of models, stands for several sides: first and last are compared, and all
             of them give curves.
-        other: the second side.
+        other: the second side; the model itself if it is left out and one of the next two is given.
         text, tokens: as for `diagnose`; leave them out for finished runs, which have theirs.
+        with_a: normalizers to swap into the first side, as for `swap`: a spec, "PATTERN=SPEC; PATTERN=SPEC", or
+            "file:PATH".
+        with_b: normalizers to swap into the last side.
         lengths: of windows in tokens; by default 256, or the model's context if less.
         windows: per length; intervals come from resampling them.
         queries: per window, one from each of as many equal stretches, or "all".
@@ -99,6 +114,7 @@ def diff(
 
     Commands:
         abbe diff smollm2 ./sharper --text book.txt --open
+        abbe diff smollm2 --with-b entmax:alpha=1.5 --text book.txt
         abbe diff ./run-with-checkpoints --windows 12 --lengths 128
         abbe diff abbe-report-first abbe-report-second --json
 
@@ -108,6 +124,8 @@ def diff(
         >>> diff.heads, len(diff.names)
         (48, 2)
     """
+    swaps = [with_a, with_b]
+    other = model if other is None and any(swaps) and _is_single(model) else other  # type: ignore[assignment]
     place, sides, placed = as_folder(folder), _sides(model, other), Placed(device, dtype, device_map)
     runs = [_is_run(side) for side in sides]
     if any(runs):
@@ -115,6 +133,8 @@ def diff(
             raise AbbeError("a run cannot be compared with a model: give two models, or two runs")
         if text is not None or tokens is not None:
             raise AbbeError("runs were measured on a text already: leave the text out")
+        if any(swaps):
+            raise AbbeError("runs were measured already, so nothing can be swapped in: name the models themselves")
         return _of_runs([Path(side) for side in sides], place)  # type: ignore[arg-type]
     source = as_text(text, tokens)
     by_ids = isinstance(source, Tokens)
@@ -133,7 +153,12 @@ def diff(
             resamples=resamples,
         )  # fmt: skip
         models: list[ModelLike] = [*loaded, *sides[2:]]
-        names, cut = _names(models), first.windows(settings)
+        rules = dict(zip((0, len(models) - 1), swaps, strict=True))
+        names, cut = _names(models, rules), first.windows(settings)
+
+        def swapped(number: int, model: LoadedModel) -> AbstractContextManager[object]:
+            what = rules.get(number)
+            return nullcontext() if what is None else swap(model, what)
 
         def fitting(number: int) -> Job:
             """A model that has the shape and the tokens of the first."""
@@ -149,8 +174,12 @@ def diff(
             return job
 
         fitting(1)
+        identities = []
+        for number, one in enumerate(loaded):
+            with swapped(number, one):
+                identities.append([one.fingerprint, one.configuration])
         facts = {
-            "models": [[one.fingerprint, one.configuration] for one in loaded],
+            "models": identities,
             # Not loaded yet: their runs check the weights.
             "more": [one.fingerprint if isinstance(one, LoadedModel) else _name(one) for one in sides[2:]],
             "text": source.fingerprint,
@@ -163,7 +192,7 @@ def diff(
             if of_side is not None:
                 of_side.parent.mkdir(parents=True, exist_ok=True)
             watch.part = names[number]
-            with evaluating(job.model.network):
+            with evaluating(job.model.network), swapped(number, job.model):
                 ((run, records),) = measure_runs(job, [settings], cut, [of_side])
                 return _Side(run, records, _losses(job.model, cut, parts, f"losses/{number}"))
 
@@ -229,6 +258,10 @@ def _result(
 
 
 # -- Sides: models, folders of checkpoints, or folders of finished runs -----------------------------------------------
+
+
+def _is_single(model: object) -> bool:
+    return not isinstance(model, (list, tuple)) and len(_expanded(model)) == 1  # type: ignore[arg-type]
 
 
 def _sides(model: ModelLike | Sequence[ModelLike], other: ModelLike | None) -> list[ModelLike]:
@@ -325,9 +358,12 @@ def _check_same(names: Sequence[str], values: Sequence[Any], misfit: str) -> Non
             raise AbbeError(misfit.format(names[0], name, values[0], value))
 
 
-def _names(models: Sequence[ModelLike]) -> list[str]:
-    """Names to show, without folders of this machine; duplicates get their dtype or a number."""
-    names = [_name(model) for model in models]
+def _names(models: Sequence[ModelLike], rules: Mapping[int, str | None]) -> list[str]:
+    """Names to show, without folders of this machine; duplicates get their dtype or a number.
+
+    `rules` are what is swapped in, by the number of the side.
+    """
+    names = [_name(model) + (f" with {what}" if (what := rules.get(i)) else "") for i, model in enumerate(models)]
     networks: list[Any] = [model.network if isinstance(model, LoadedModel) else model for model in models]
     dtypes = [str(getattr(network, "dtype", "")).removeprefix("torch.") for network in networks]
     with_dtypes = [f"{name} ({dtype})" for name, dtype in zip(names, dtypes, strict=True)]

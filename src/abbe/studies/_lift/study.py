@@ -24,7 +24,16 @@ from ...measures import enough_windows
 from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Windows, plan, swap
 from ...results import finite
 from ...runs.cost import estimate
-from ...runs.inputs import MOST_RESAMPLES, FolderLike, ModelLike, Placed, TextLike, checked_seed, windows_for
+from ...runs.inputs import (
+    MOST_RESAMPLES,
+    FolderLike,
+    ModelLike,
+    Placed,
+    TextLike,
+    check_softmax,
+    checked_seed,
+    windows_for,
+)
 from ...runs.loss import check_causal, window_losses
 from ...runs.measuring import Job, at_work, window_places
 from ...runs.study import study
@@ -128,6 +137,7 @@ def lift(
     rules.candidates_for(goal, normalizers, ())  # a mistake is reported before a model is loaded
     with at_work(Lift, model, text, folder, tokenizer, progress, Placed(device, dtype, device_map)) as job:
         check_causal(job.model, "lifting a model")
+        check_softmax(job.model, "lifting a model")
         windows, context = whole("windows", windows, least=2), job.model.context
         key_lengths = rules.pass_key_lengths(goal, lengths, context)
         settings = LiftSettings(

@@ -20,7 +20,7 @@ from ...measures import DEFAULT_GRID
 from ...runs.inputs import REPORT_LENGTHS
 from ...words import finding as words
 from ...words.finding import NOT_LEARNED, Finding, Place, Step
-from ...words.manifest import part_of
+from ...words.manifest import in_place, part_of
 from ...words.measures import lengths_in
 from ...words.numbers import heads_of, many, percent, sentence
 from .alternatives import SPARSE
@@ -221,6 +221,8 @@ def next_steps(
     topic: str, table: pl.DataFrame, alternatives: pl.DataFrame, has_loss: bool, manifest: Mapping[str, Any]
 ) -> tuple[Step, ...]:
     """At most three, in order of worth."""
+    if part_of(manifest, "model").get("swapped"):
+        return ()  # a command would load the model without the swap
     if topic == NOT_LEARNED:
         check = "Check that the model is trained, and on this kind of text. For comparison, a trained model:"
         return (Step(check, "abbe report embedded"),)
@@ -247,11 +249,11 @@ def _with_loss(topic: str, table: pl.DataFrame, alternatives: pl.DataFrame, mani
         options = ("--with", spec, "--calibrate", *_options("length", longest))
         return Step(f"{promise} Test it:", _command(manifest, "compare", *options))
 
-    steps = []
-    if topic == "sinks":
+    steps, standing = [], bool(in_place(manifest))
+    if topic == "sinks" and not standing:
         kept = "Keep the first token in every cache or active set. softmax1, which lets a head attend to nothing, might"
         steps.append(test(f"{kept} do without it; {_CAN_RAISE}.", "softmax1"))
-    if topic in ("dispersing", "fading"):
+    if topic in ("dispersing", "fading") and not standing:
         scaled = "Logits scaled by ln n (ssmax) might hold the weights together in long texts"
         steps.append(test(f"{scaled}; {_CAN_RAISE}.", "ssmax"))
     best = could_be_sparser(alternatives, SPARSE)

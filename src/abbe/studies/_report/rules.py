@@ -70,7 +70,10 @@ class Evidence:
     `all` are the numbers of all heads together, `heads` those of each.
     """
 
-    def __init__(self, table: pl.DataFrame, alternatives: pl.DataFrame, sample: Sample | None) -> None:
+    def __init__(
+        self, table: pl.DataFrame, alternatives: pl.DataFrame, sample: Sample | None, in_place: Collection[str] = ()
+    ) -> None:
+        self.in_place = "; ".join(in_place)  # normalizers of the heads; empty for softmax
         names = ("layer", "head", "measure", "length", "n", "value", "low", "high", "limit", "control")
         cells: dict[tuple[int | None, int | None], Cells] = {}
         for layer, head, measure, length, n, *numbers in (
@@ -187,8 +190,16 @@ def _forced_dispersion(e: Evidence) -> Finding | None:
         return None if ceiling is None else ceiling < HALF
 
     group, overall = e.group(cannot), e.all.cell("max_weight")
-    if not group.measured:
+    if not group.measured and not e.in_place:
         return None
+    if not group.measured:
+        return Finding(
+            "forced dispersion",
+            "How sharp the weights can be does not follow from the range of the logits: that ceiling holds for softmax "
+            f"only, and these heads use other normalizers ({e.in_place}).",
+            "The tight ceiling 1/(1 + (n - 1) e^-R) of the largest weight is proved for softmax.",
+            {"largest weight, mean": overall.value},
+        )
     return Finding(
         "forced dispersion",
         f"{sentence(group.counted('has', 'have'))} logits so close together that softmax cannot give any key half of "
@@ -289,13 +300,19 @@ def _gradients(e: Evidence) -> Finding | None:
     fragile = "no head becomes fragile at the temperatures tried"
     if e.fragile:
         fragile = f"the first head becomes fragile below T = {e.highest_floor:.2f}"
-    share = percent(overall.value / overall.limit)
+    reacts = f"react with {percent(overall.value / overall.limit)} of the largest possible sensitivity"
+    if not math.isfinite(overall.limit):
+        reacts = f"move by {overall.value:.2g} per unit change of the logits in the worst direction, without a ceiling"
     return Finding(
         "gradients",
-        f"At T = 1 the weights react with {share} of the largest possible sensitivity; {fragile}.",
+        f"At T = 1 the weights {reacts}; {fragile}.",
         "A head is fragile at a temperature where the 95th percentile of the worst-direction sensitivity over the "
-        f"queries of a window (the mean of the windows' percentiles) reaches {FRAGILE:g} per logit, twice what any "
-        "softmax row can reach at T = 1. No softmax head can be fragile above T = 0.5.",
+        f"queries of a window (the mean of the windows' percentiles) reaches {FRAGILE:g} per logit"
+        + (
+            f". The ceiling is that of the normalizers in place ({e.in_place})."
+            if e.in_place
+            else ", twice what any softmax row can reach at T = 1. No softmax head can be fragile above T = 0.5."
+        ),
         _with_interval("worst sensitivity at T = 1, mean", overall)
         | {"its ceiling": overall.limit, "highest temperature at which a head is fragile": e.highest_floor}
         | _fragile_numbers(e),
@@ -365,7 +382,7 @@ def _temperature_floor(e: Evidence) -> Finding | None:
         words,
         "The highest temperature, over heads, at which the 95th percentile of the worst-direction sensitivity over the "
         f"queries of a window reaches {FRAGILE:g} per logit. The logits are those of the model, divided by T; "
-        "nothing was trained. Softmax cannot reach it above T = 0.5, whatever the model.",
+        "nothing was trained." + ("" if e.in_place else " Softmax cannot reach it above T = 0.5, whatever the model."),
         {"temperature floor": e.highest_floor, **_fragile_numbers(e), "lowest temperature tried": tried[0]},
         tuple((row["layer"], row["head"]) for row in e.fragile[:_EXAMPLES]),
     )
@@ -444,7 +461,11 @@ def key_numbers(e: Evidence) -> tuple[KeyNumber, ...]:
     size, effective, separable = tokens(e.size or 0), e.all.cell("effective_tokens"), e.all.separability
     decay, sensitivity = e.all.cell("decay_exponent"), e.all.cell("sensitivity_worst_mean")
     at_random = "" if separable.control is None else f"; of {size} drawn at random: {percent(separable.control)}"
-    proved = f"; the proved ceiling is {sensitivity.limit:.3g} on average over queries" if sensitivity.limit else ""
+    proved = (
+        f"; the proved ceiling is {sensitivity.limit:.3g} on average over queries"
+        if _is_ceiling(sensitivity.limit)
+        else ""
+    )
     share = f"The share of the top {size} that is separable from the rest{at_random}."
     falls = (
         f"The largest weight of a head scales as {power_of_n(decay.value or 0)} with the n keys it sees; a uniform "
@@ -459,6 +480,10 @@ def key_numbers(e: Evidence) -> tuple[KeyNumber, ...]:
         _key("decay exponent", "decay_exponent", decay, f"{decay.value or 0:.2f}", falls),
         _key("worst sensitivity", "sensitivity_worst_mean", sensitivity, f"{per_logit} per logit", moves),
     )
+
+
+def _is_ceiling(limit: float | None) -> bool:
+    return limit is not None and 0 < limit < math.inf
 
 
 def _key(name: str, measure: str, cell: Cell, shown: str, meaning: str) -> KeyNumber:

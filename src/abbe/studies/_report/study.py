@@ -27,7 +27,16 @@ from ...views import Page, TextTable, View
 from ...views.text import plain
 from ...words.finding import NOT_LEARNED, NOTICE, Finding, KeyNumber, Step
 from ...words.frames import EACH_HEAD, Column, column, frame
-from ...words.manifest import for_others, model_name, part_of, precision_of, text_name, without_folder
+from ...words.manifest import (
+    for_others,
+    in_place,
+    in_place_words,
+    model_name,
+    part_of,
+    precision_of,
+    text_name,
+    without_folder,
+)
 from ...words.measures import glossary, lengths_in, measure_words, measures_of, usual_size, without_temperature
 from ...words.names import BASELINE
 from ...words.numbers import interval, many, number, percent
@@ -118,7 +127,7 @@ class Report(Result, study="report", drawn=True):
             sample: a window to look at.
         """
         alternatives = ALTERNATIVES_FRAME.of([]) if alternatives is None else alternatives
-        evidence = Evidence(run.table, alternatives, sample)
+        evidence = Evidence(run.table, alternatives, sample, in_place(run.manifest))
         lengths = evidence.lengths or [0]
         grown = [
             {"layer": place[0], "head": place[1], **growth([replace(head, tokens=length) for length in lengths])}
@@ -277,7 +286,7 @@ class Report(Result, study="report", drawn=True):
         return {
             "model": model_name(manifest),
             "measured": self._measured(),
-            "precision": precision_of(manifest),
+            "precision": " ".join(filter(None, (precision_of(manifest), in_place_words(manifest)))),
             "facts": _facts(manifest),
             "numbers": [(key, _beside(key)) for key in self.numbers],
             "advice": [(finding, numbers_of(finding.numbers)) for finding in self.advice],

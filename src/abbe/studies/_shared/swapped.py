@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ... import bounds
+from ..._errors import AbbeError
 from ...measures import Rows, sensitivity
 from ...models import AttentionCall, HeadGroup, LoadedModel, Swap, Window, swap
 from ...normalizers import Normalizer, normalizer
@@ -73,7 +74,7 @@ def baseline_logits(model: LoadedModel, windows: Sequence[Window], settings: Set
     """Logits of a sample of queries and windows, layer by layer."""
     by_layer: dict[str, list[Tensor]] = {}
     sampled = replace(settings, queries=QUERIES)
-    with swap(model, "softmax") as swapped:
+    with swap(model, "softmax" if model.plan is None else None) as swapped:
 
         def hear(call: AttentionCall, _: Callable[[Tensor], Tensor]) -> None:
             positions = query_positions(call.query.shape[-2], sampled, window)
@@ -95,22 +96,27 @@ def spread(windows: Sequence[Window], most: int) -> list[Window]:
 
 
 def at_equal_selectivity(
-    logits: Logits, groups_of: Mapping[str, Sequence[HeadGroup]], settings: Settings, window: Window
-) -> dict[str, Any]:
+    logits: Logits, groups_of: Mapping[str, Sequence[HeadGroup]], settings: Settings, window: Window,
+    standing: Mapping[str, Sequence[HeadGroup]] | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Mean worst-direction sensitivity per window, of alternative and baseline, over the matched heads.
 
-    Heads that are not swapped do not count.
+    Heads that are not swapped do not count. The baseline is softmax, or what the heads compute with (`standing`).
     """
-    softmax, groups = normalizer("softmax"), []
+    groups = []
     generator = seeded(settings, window, "directions at equal selectivity")
     swapped = [
         # The logits are on the CPU; a normalizer that learns is where its layer is, and may be in use there.
-        (logits[path][list(group.heads)], deepcopy(group.normalizer).cpu())
+        (
+            logits[path][list(group.heads)],
+            deepcopy(group.normalizer).cpu(),
+            _baseline(group, standing[path] if standing else None),
+        )
         for path in logits
         for group in groups_of[path]
         if group.normalizer is not None
     ]
-    for of_heads, other in swapped:
+    for of_heads, other, softmax in swapped:
         temperature, matched = matched_temperatures(other, of_heads, effective_tokens(softmax, of_heads))
         # The alternative first: both draw from the same generator.
         by_other = _sensitivities(other, of_heads, temperature, generator)
@@ -124,8 +130,19 @@ def at_equal_selectivity(
         "temperature": float(chosen.log().mean().exp()) if len(chosen) else None,
         "alternative": alternative[matched].mean(0).tolist() if len(chosen) else [],
         "baseline": baseline[matched].mean(0).tolist() if len(chosen) else [],
-        "jumps": any(not other.continuous for _, other in swapped),
+        "jumps": any(not other.continuous for _, other, _ in swapped),
     }
+
+
+def _baseline(group: HeadGroup, standing: Sequence[HeadGroup] | None) -> Normalizer:
+    """What the heads of a group compute with before they are swapped."""
+    below = [one for one in standing or () if not {*one.heads}.isdisjoint(group.heads)]
+    if len(below) > 1 or any(one.normalizer is not None and one.heads != group.heads for one in below):
+        raise AbbeError(
+            f"heads {group.heads} compute with {len(below)} normalizers already: compare on a model whose layers have "
+            "one each, or swap the same heads"
+        )
+    return normalizer("softmax") if not below or below[0].normalizer is None else deepcopy(below[0].normalizer).cpu()
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..._arguments import shown
 from ..._errors import AbbeError
 from ...measures import interval_ends, resampled_counts
-from ...models import LoadedModel, Swap, plan
+from ...models import LoadedModel, Plan, Swap
 from ...normalizers import Normalizer, Truncated, normalizer
 from ...results import Estimate
 from ...runs.loss import next_token_losses
@@ -231,15 +231,23 @@ def top_keys(keep: int, way: str = RENORMALISED) -> str:
     return f"topk:k={keep},renormalize={'true' if way == RENORMALISED else 'false'}"
 
 
-def truncated_rules(model: LoadedModel, what: str | Mapping[str, str], keep: int) -> dict[str, Normalizer]:
-    """Every head of `what` keeps its `keep` largest weights, scaled to the sum of the row; other heads are softmax."""
+def truncated_rules(
+    model: LoadedModel, what: str | Mapping[str, str] | None, keep: int, way: str = RENORMALISED,
+    layer: int | None = None,
+) -> dict[str, Normalizer]:  # fmt: skip
+    """Every head of `what` keeps its `keep` largest weights; other heads stay as they are, softmax if nothing else.
+
+    Without `what`, the heads of the model as it stands; with a layer, those of it alone.
+    """
     rules: dict[str, Normalizer] = {}
-    for path, groups in plan(model, what).items():
-        for group in groups:
+    for number, (path, groups) in enumerate(Plan(model.network, what).items()):
+        for group in groups if layer in (None, number) else ():
             inner, heads = group.normalizer, ",".join(map(str, group.heads))
             # Top-k for softmax: the same weights, but with a kernel, and the earlier of equal keys.
             rules[f"{path}.heads.{heads}"] = (
-                normalizer(top_keys(keep)) if inner is None or str(inner) == "softmax" else Truncated(inner, keep)
+                normalizer(top_keys(keep, way))
+                if inner is None or str(inner) == "softmax"
+                else Truncated(inner, keep, way == RENORMALISED)
             )
     return rules
 
