@@ -433,7 +433,10 @@ def token_texts(tokenizer: Any, text: Text, window: Window) -> tuple[str, ...]:
         >>> "".join(abbe.models.token_texts(model.tokenizer, text, window)) in text.content
         True
     """
-    ids, (before, after) = window.tokens.tolist(), special_tokens(tokenizer)
+    ids = window.tokens.tolist()
+    if isinstance(text, Tokens):
+        return tuple(map(str, ids if tokenizer is None else tokenizer.convert_ids_to_tokens(ids)))
+    before, after = special_tokens(tokenizer)
     texts = [str(name) for name in tokenizer.convert_ids_to_tokens(ids)]
     spans = _spans(tokenizer, text, window, ids[len(before) : len(ids) - len(after)])
     done = spans[0][0]  # all characters before this one have been shown
