@@ -110,7 +110,7 @@ ALL = r"layers: 0 model\.layers\.0\.self_attn, 1 model\.layers\.1\.self_attn$"
         ("layers.0=", r"^'layers\.0=' is not PATTERN=SPEC"),
         ("layers.0=sparsemax; layers.0=softmax", r"^pattern 'layers\.0' is given twice$"),
         ("layers.7=sparsemax", rf"^pattern 'layers\.7': there is no layer 7; {ALL}"),
-        (1.5, r"spec must be a string or a Normalizer, got float"),
+        (None, r"spec must be a string or a Normalizer, got NoneType"),
         ("learned-temperature:heads=3", r"made for 3 heads, but is to serve 4 heads of model\.layers\.0\.self_attn"),
         (
             {"*.heads.0": normalizer("entmax:learn=true,heads=4")},
