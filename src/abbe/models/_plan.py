@@ -252,13 +252,20 @@ def check_fits(whole: Normalizer, heads: Sequence[int], layer: Layer) -> None:
             )
 
 
+class _Held(nn.ModuleDict):
+    """Normalizers within a network; one that is an nn.Sequential runs them as its last part."""
+
+    def forward(self, states: Any) -> Any:
+        return states
+
+
 def as_module(groups_of: Groups) -> nn.ModuleDict:
     """All normalizers by the number of their layer, as the network holds them during the swap."""
     lists = {
         str(layer.number): nn.ModuleList([group.normalizer for group in groups if group.normalizer is not None])
         for layer, groups in groups_of.items()
     }
-    return nn.ModuleDict({number: normalizers for number, normalizers in lists.items() if len(normalizers)})
+    return _Held({number: normalizers for number, normalizers in lists.items() if len(normalizers)})
 
 
 _HEADER = ("layers", "heads", "normalizer", "pattern")
