@@ -268,6 +268,10 @@ class Normalizers(nn.ModuleDict):
                 self[str(layer.number)] = new
             seen |= every.keys()
 
+    def forward(self, states: Any) -> Any:
+        """What it gets: a network that is an nn.Sequential runs it as its last part."""
+        return states
+
     def get_extra_state(self) -> Tensor:
         """The plan as JSON; a tensor, which any format keeps."""
         return torch.tensor(list(json.dumps(self._described).encode()), dtype=torch.uint8, device="cpu")

@@ -121,6 +121,16 @@ def test_encoders(make: Any) -> None:
         network(given)
 
 
+def test_a_sequence_of_modules() -> None:
+    network, x = nn.Sequential(*decoder().blocks).eval(), states()
+    plain = network(x)
+    with swap(network, "entmax:alpha=1.5,learn=true") as swapped:
+        assert swapped.check(x) < 2e-5
+        assert not torch.equal(network(x), plain)
+        assert network.abbe_normalizers in network.children()
+    assert torch.equal(network(x), plain)
+
+
 # -- Layers -----------------------------------------------------------------------------------------------------------
 
 
