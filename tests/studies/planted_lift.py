@@ -28,7 +28,7 @@ def lifted(
     plan: Sequence[float] = BASE, control: Sequence[float] = BASE, baseline: Sequence[float] = BASE,
     zeros: Sequence[Sequence[float]] | float = 0.9, needles: Sequence[Sequence[bool]] = ([True, False] * 10,) * 3,
     keys: Sequence[Sequence[bool]] = ([False] * KEYS,) * 3, longer: Sequence[Sequence[float]] | None = None,
-    **options: Any,
+    text: abbe.Text = TEXT, **options: Any,
 ) -> abbe.Lift:  # fmt: skip
     """Losses by window; zeros, right answers and longer losses of the baseline, the control and the plan.
 
@@ -39,7 +39,8 @@ def lifted(
     records = [
         {
             "loss": list(loss), "zeros": list(shares[place]), "active": [9.0] * windows,
-            "effective_tokens": [4.0] * windows, "longer": {"64": list(longer[place] if longer else loss)},
+            "effective_tokens": [4.0] * windows,
+            "longer": {length: list(longer[place] if longer else loss) for length in ("32", "64")},
             "margins": [1.0 if right else -1.0 for right in needles[place]], "right": list(keys[place]),
             "log_probability": [-1.0] * KEYS, "seconds": 0.0,
         }
@@ -68,4 +69,4 @@ def lifted(
     asked |= ({"lengths": [64]} if goal == "retrieval" else {}) | options
     kept = _tensors.setdefault((goal, asked["normalizers"], asked["length"], windows), {})
     with planted_parts.planted(numbers, kept):
-        return abbe.lift(model(), TEXT, **asked)
+        return abbe.lift(model(), text, **asked)

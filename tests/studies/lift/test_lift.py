@@ -11,6 +11,7 @@ from typing import Any
 
 import compare_runs
 import planted_capacity
+import planted_lift
 import pytest
 import torch
 from inside import lift_search
@@ -215,8 +216,7 @@ def test_a_length_that_has_no_room_is_left_out_with_its_reason(
 ) -> None:
     """The model's context is 64 tokens; a quarter of the text is for validation."""
     text = abbe.Text("words", " ".join(PROSE.content.split()[:words]))
-    asked = {"goal": "retrieval", "lengths": [64], "length": 16, "steps": 0, "normalizers": "topk:k=4"} | options
-    manifest = abbe.lift(compare_runs.word_model(), text, **(QUICK | asked)).manifest
+    manifest = planted_lift.lifted(text=text, **({"goal": "retrieval", "length": 16} | options)).manifest
     assert manifest["loss_lengths"] == judged
     reasons = [line for line in manifest["skipped"] if line.startswith("the loss is not judged at ")]
     assert reasons == ([f"the loss is not judged at {why}"] if why else [])

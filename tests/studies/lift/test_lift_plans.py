@@ -85,12 +85,13 @@ def test_for_the_loss_large_plans_come_into_the_first_round_of_tuning() -> None:
         lift_search.Tried(lift_search.Plan(0, recipe), 0, rise, rise, -rise)
         for recipe, rise in zip(recipes, (0, 2, 1), strict=True)
     ]
-    assert names(lift_search.for_next_round(plans, 2, dataclasses.replace(SETTINGS, goal="loss"), 16.0)) == [
+    settings = dataclasses.replace(SETTINGS, goal="loss")
+    assert names(lift_search.for_next_round(plans, 2, settings, 16.0)) == [
         "both",
         "one",
     ]
     tuned = [dataclasses.replace(plan, steps=8) for plan in plans]
-    assert names(lift_search.for_next_round(tuned, 2, dataclasses.replace(SETTINGS, goal="loss"), 4.0)) == [
+    assert names(lift_search.for_next_round(tuned, 2, settings, 4.0)) == [
         "one",
         "both",
     ]
