@@ -254,7 +254,15 @@ class OwnNetwork(nn.Module):
 
 
 def class_name(network: object) -> str:
-    """The class of the network itself."""
+    """The name of a network's class.
+
+    Args:
+        network: of transformers, or another one as studies take it.
+
+    Examples:
+        >>> abbe.models.class_name(abbe.load("embedded").network)
+        'GPT2LMHeadModel'
+    """
     return type(network.network if isinstance(network, OwnNetwork) else network).__name__
 
 

@@ -70,7 +70,7 @@ QUANTITIES = (
     Quantity("nonfinite", "rows with NaN or infinite logits or values; 1 for a gradient that is not finite", "share",
              "high means that numbers overflowed, low (0) that all are finite"),
     Quantity("learned", "learned value of the normalizer", "value",
-             "what high and low mean depends on the option: a high alpha is sparse, a high temperature flat"),
+             "high means what it means for the option (a high alpha: sparse weights), low the opposite"),
 )  # fmt: skip
 
 

@@ -81,9 +81,9 @@ def test_a_folder_that_was_measured_under_one_plan_is_refused_for_another(tmp_pa
         again = abbe.diagnose(model, **USUAL, folder=tmp_path / "run")
         assert again.table.equals(first.table)
     for other in ("softmax", "entmax:alpha=1.5"):
-        with abbe.swap(model, other), pytest.raises(AbbeError, match="another configuration"):
+        with abbe.swap(model, other), pytest.raises(AbbeError, match="different: configuration"):
             abbe.diagnose(model, **USUAL, folder=tmp_path / "run")
-    with pytest.raises(AbbeError, match="another configuration"):
+    with pytest.raises(AbbeError, match="different: configuration"):
         abbe.diagnose(model, **USUAL, folder=tmp_path / "run")
 
 
