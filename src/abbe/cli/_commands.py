@@ -64,6 +64,8 @@ def export(
         "a plain checkpoint: it runs without abbe" if written.plain else "needs abbe: vLLM and llama.cpp cannot run it",
         f"outputs differ from those of the swapped model by {written.error:.1e} of their standard deviation",
     ]
+    if speeds := facts.get("tokens_per_second"):
+        lines.append("tokens per second: " + ", ".join(f"{name} {speed:,.0f}" for name, speed in speeds.items()))
     if gguf is not None:
         facts["gguf"] = models.gguf_error(written, gguf, text)
         lines.append(f"{gguf} differs from the folder by {facts['gguf']:.1e} of that")

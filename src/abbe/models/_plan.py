@@ -285,14 +285,14 @@ _HEADER = ("layers", "heads", "normalizer", "pattern")
 _UNCHANGED = "unchanged"  # heads that keep the model's attention
 
 
-def plan(model: object, what: What | None) -> Plan:
+def plan(model: object, what: What) -> Plan:
     """What `swap(model, what)` would do, without doing it: which normalizer each layer and head would get.
 
     The model may be in use meanwhile, also under a tap or a swap.
 
     Args:
         model: a transformers model, or what `load` returns.
-        what: all that `swap` takes; a mistake in it is the same error. None: what it computes with now.
+        what: all that `swap` takes; a mistake in it is the same error.
 
     Returns:
         A mapping from layer paths to groups of heads, which prints as a table.
@@ -307,7 +307,7 @@ def plan(model: object, what: What | None) -> Plan:
         4-5     0,4      sparsemax   *.heads.0,4
         4-5     1-3,5-7  unchanged
     """
-    return Plan(checked_network(model, "plan"), what)
+    return Plan(checked_network(model, "plan"), normalizer(what) if what is None else what)  # which refuses it
 
 
 def standing_plan(network: object) -> Plan | None:

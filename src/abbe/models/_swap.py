@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from .._errors import AbbeError
-from ..normalizers import Softmax
+from ..normalizers import Softmax, normalizer
 from ._carried import hold, reduced, save_plans
 from ._network import checked_network
 from ._plan import Normalizers, Plan, What, standing_groups
@@ -39,7 +39,7 @@ class _AsAnyOther(Softmax):
     """Softmax that attention() computes like any other normalizer; for Softmax itself it calls torch's kernel."""
 
 
-def swap(model: object, what: What | None) -> Swap:
+def swap(model: object, what: What) -> Swap:
     """Give a model other normalizers, from now until `restore` or a block's end.
 
     Masks, windows, soft caps, sinks, biases and caches stay as they are. A head that no pattern names keeps the
@@ -51,7 +51,7 @@ def swap(model: object, what: What | None) -> Swap:
         model: a transformers model, or what `load` returns.
         what: a spec; a Normalizer, which all layers share; "file:PATH" of a file that `Swap.save` wrote; or a mapping
             from patterns to specs or Normalizers, of which the first that names a head wins, in one line
-            "PATTERN=SPEC; PATTERN=SPEC"; None for what the model computes with already, to listen to it.
+            "PATTERN=SPEC; PATTERN=SPEC".
 
     Returns:
         The swap, in effect from now on.
@@ -67,7 +67,7 @@ def swap(model: object, what: What | None) -> Swap:
         >>> handle = abbe.swap(model, {"layers.3": "topk:k=32", "*.heads.0,4": "sparsemax"})
         >>> handle.restore()
     """
-    return Swap(model, what)
+    return Swap(model, normalizer(what) if what is None else what)  # which refuses it by name
 
 
 class Swap:
@@ -75,7 +75,7 @@ class Swap:
 
     Args:
         model: a transformers model, or what `load` returns.
-        what: as for `swap`.
+        what: as for `swap`; None for what the model computes with already, to listen to it.
 
     Attributes:
         network: the transformers model.

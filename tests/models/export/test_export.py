@@ -97,7 +97,12 @@ def test_other_normalizers_are_carried(tmp_path: Path) -> None:
     torch.testing.assert_close(loaded(input_ids=tokens()).logits, wanted, atol=1e-5, rtol=1e-5)
     read.set_attn_implementation("sdpa")
     torch.testing.assert_close(read(input_ids=tokens()).logits, model(input_ids=tokens()).logits)
+    assert set(made_speeds := abbe.models.read_export(tmp_path / "sparse").facts["tokens_per_second"]) == {
+        "original", "swapped", "export"
+    }  # fmt: skip
+    assert all(speed > 0 for speed in made_speeds.values())
     card = (tmp_path / "sparse" / "README.md").read_text()
+    assert "Tokens per second of a forward pass over them" in card
     assert "Engines without abbe (vLLM, llama.cpp, TGI) cannot run it" in card
 
 

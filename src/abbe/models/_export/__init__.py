@@ -7,13 +7,15 @@ folder is loaded in a fresh process (`fresh`), and its outputs are compared with
 from __future__ import annotations
 
 import json
+import math
 import os
 import shlex
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -80,6 +82,7 @@ def card(facts: dict[str, Any], table: str, judged: str = "") -> str:
         table=table,
         gains=f"\n## What it gains\n\n{judged}\n" if judged else "",
         how="in which abbe cannot be imported" if facts["kind"] == "folded" else "in which abbe is imported",
+        speeds=", ".join(f"{name} {speed:,.0f}" for name, speed in facts["tokens_per_second"].items()),
         generated=f", and {facts['new_tokens']} tokens of greedy text are the same" if facts["new_tokens"] else "",
     )
 
@@ -204,10 +207,11 @@ def export(
                 error = check(written, wanted, job, loaded.tokenizer)
             except AbbeError as failed:
                 raise AbbeError(f"{target} was not written, because the check failed: {failed}") from None
+            speeds = tokens_per_second(network, what, getattr(import_module("transformers"), auto), written, job)
             facts = {
                 "format": 1, "kind": "carried" if changes is None else "folded",
                 "model": _without_folders(loaded.name), "fingerprint": loaded.fingerprint,
-                "architecture": type(network).__name__, "error": error,
+                "architecture": type(network).__name__, "error": error, "tokens_per_second": speeds,
                 **{name: job[name] for name in ("auto", "allowed", "dtype", "new_tokens")},
                 "tokens": len(job["inputs"]["input_ids"][0]), "plan_file": CARRIED_FILE,
                 **{package: import_module(package).__version__ for package in ("abbe", "transformers", "torch")},
@@ -336,6 +340,7 @@ def _is_float32(file: Path) -> bool:
 
 SCRIPT = Path(__file__).with_name("fresh.py")
 NEW_TOKENS = 24
+ROUNDS = 9  # of the timing
 _TOKENS, _PROMPT = 128, 16  # of real text on which outputs are compared, and which generation continues
 # Both sides compute in float64, where only the rounding of the fold is left: float32 alone adds 1e-5 in six layers.
 # Where this is impossible, they compute in the model's dtype, and may differ by as much as its rounding explains.
@@ -372,6 +377,25 @@ def in_dtype(network: Any, dtype: str) -> Iterator[None]:
         yield
     finally:
         network.to(before)
+
+
+@torch.no_grad()
+def tokens_per_second(network: Any, what: What, auto: Any, folder: Path, job: dict[str, Any]) -> dict[str, float]:
+    """Of forward passes of the original, the swapped model and the export over the checked tokens: best of rounds.
+
+    They take turns, so that a machine that is busy for a while slows down all of them; what is left is the best.
+    """
+    inputs, exported = inputs_of(network, job), auto.from_pretrained(folder, dtype=network.dtype).eval()
+    exported.to(network.device)
+    best = dict.fromkeys(("original", "swapped", "export"), math.inf)
+    for number in range(ROUNDS + 1):
+        for name in best:
+            with Swap(network, what) if name == "swapped" else nullcontext():
+                started = time.perf_counter()
+                (exported if name == "export" else network)(**inputs)
+                if number:  # the first round warms up
+                    best[name] = min(best[name], time.perf_counter() - started)
+    return {name: round(inputs["input_ids"].numel() / seconds, 1) for name, seconds in best.items()}
 
 
 def check(folder: Path, wanted: dict[str, Tensor], job: dict[str, Any], tokenizer: Any) -> float:

@@ -25,7 +25,7 @@ from ... import measures, models
 from ..._arguments import between, shown, whole, yes_or_no
 from ..._errors import AbbeError
 from ...measures import Reading, Rows, State
-from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Text, Window, plan, swap
+from ...models import DeviceLike, DeviceMap, DtypeLike, LoadedModel, Plan, Swap, Text, Window, plan, swap
 from ...normalizers import Normalizer, normalizer
 from ...results import finite
 from ...runs.cost import plan_memory
@@ -221,7 +221,7 @@ class _Comparing:
         self.fitted: dict[str, int] = {}  # number of the alternative by part
         for number, alternative in enumerate(alternatives):
             # Each must fit this model: a mistake is reported before anything is measured.
-            plan(self.model, alternative.what)
+            plan(self.model, alternative.swapped(self.model) or SOFTMAX)
             if settings.calibrate and alternative.rules is not None:
                 plan(self.model, learnable_rules(alternative.rules))
                 self.fitted[f"parts/calibrated-{number}"] = number
@@ -318,7 +318,7 @@ class _Comparing:
 
     def _measure_windows(self, place: int, one: Alternative, step: Callable[[], None]) -> dict[str, Any]:
         """Loss and selectivity by window; the baseline's loss is that of the unchanged model."""
-        with swap(self.model, one.swapped(self.model)) as running:
+        with Swap(self.model, one.swapped(self.model)) as running:
             by_window = selectivity_reader(self.model, running, self.reading).read_all(self.windows, step)
         if one.what is None:
             by_window["loss"] = window_losses(self.model, self.windows).tolist()
@@ -338,7 +338,7 @@ class _Comparing:
         """Sensitivity at equal selectivity."""
         if self._logits is None:
             self._logits = baseline_logits(self.model, self.windows, self.reading)
-        standing, groups_of = self.model.plan, plan(self.model, one.swapped(self.model))
+        standing, groups_of = self.model.plan, Plan(self.model.network, one.swapped(self.model))
         return at_equal_selectivity(self._logits, groups_of, self.reading, self.windows[0], standing)
 
     def _measure_needle(self, place: int, one: Alternative, step: Callable[..., None]) -> dict[str, Any]:

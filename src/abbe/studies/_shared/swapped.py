@@ -74,7 +74,7 @@ def baseline_logits(model: LoadedModel, windows: Sequence[Window], settings: Set
     """Logits of a sample of queries and windows, layer by layer."""
     by_layer: dict[str, list[Tensor]] = {}
     sampled = replace(settings, queries=QUERIES)
-    with swap(model, "softmax" if model.plan is None else None) as swapped:
+    with Swap(model, "softmax" if model.plan is None else None) as swapped:
 
         def hear(call: AttentionCall, _: Callable[[Tensor], Tensor]) -> None:
             positions = query_positions(call.query.shape[-2], sampled, window)
