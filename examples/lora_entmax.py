@@ -6,7 +6,7 @@
 # alpha that every head learns, and a LoRA of PEFT beside it. The same adapter under softmax is the control: what it
 # wins there, it owes to the text and not to the normalizer.
 #
-# `python examples/lora_entmax.py --out FOLDER` takes about two minutes on two cores, and needs `pip install peft`.
+# `python examples/lora_entmax.py --out FOLDER` takes about a minute on two cores, and needs `pip install peft`.
 
 # %%
 import argparse
@@ -23,7 +23,7 @@ import abbe
 
 parser = argparse.ArgumentParser(description="Train a LoRA under entmax; save, load, merge and export it.")
 parser.add_argument("--out", type=Path, default=Path("example-lora-entmax"), help="folder for models and picture")
-parser.add_argument("--steps", type=int, default=120, help="of each adapter")
+parser.add_argument("--steps", type=int, default=60, help="of each adapter")
 parser.add_argument("--length", type=int, default=128, help="tokens per sequence")
 options, _ = parser.parse_known_args()  # the kernel of a notebook has arguments of its own
 shutil.rmtree(options.out, ignore_errors=True)  # of an earlier try

@@ -19,7 +19,7 @@ EXAMPLES = {
     "own_transformer": "1 min",
     "watch_trainer": "1 min",
     "lift_and_export": "1 min",
-    "lora_entmax": "2 min, and needs peft",
+    "lora_entmax": "1 min, and needs peft",
 }
 
 
