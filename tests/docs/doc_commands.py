@@ -160,6 +160,8 @@ def check_span(span: str) -> bool:
     if span.removeprefix("time ").partition(" ")[0] not in ("make", "abbe", "python", "pip"):
         return False
     words = shlex.split(span.removeprefix("time "))
+    if words == ["abbe"]:  # the package, or the model type of its folders
+        return False
     if words[0] == "make":
         check_make(words[1:])
     elif words[0] == "abbe":
