@@ -66,7 +66,7 @@ report: $(REPORT)  ## measure a model and write the page; the last line is its p
 PYTEST = OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE $(RUN) -m pytest --numprocesses $(WORKERS) --maxprocesses 8 \
     --dist loadfile --no-loadscope-reorder
 
-test: $(STAMP)  ## run the checks and the quick tests (5 to 7 minutes on 2 cores)
+test: $(STAMP)  ## run the checks and the quick tests (5 to 8 minutes on 2 cores)
 	@$(MAKE) --no-print-directory --jobs 2 check test-quick
 
 test-quick: $(STAMP)
